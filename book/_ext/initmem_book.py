@@ -1,0 +1,123 @@
+"""What this book needs from Sphinx beyond Jupyter Book: an execution cache that knows when it is stale, light pages."""
+
+import hashlib
+import platform
+import re
+import shutil
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from fontTools import subset
+from sphinx.application import Sphinx
+from sphinx.ext.autodoc.mock import MockFinder
+
+# What a chapter's output depends on besides its own text.
+SOURCES = ("initmem/**/*.py", "book/results/**/*", "book/claims.yml")
+VERSIONS = ("numpy", "scipy", "pandas", "pyarrow", "pydantic", "matplotlib", "seaborn", "myst-nb", "jupyter-book")
+
+
+def fingerprint(root: Path) -> str:
+    """Sixteen hex digits that change when the package, the results, the ledger or the environment does."""
+    digest = hashlib.sha256()
+    files = {path for pattern in SOURCES for path in root.glob(pattern) if path.is_file()}
+    for path in sorted(files, key=lambda path: path.relative_to(root).as_posix()):
+        if "__pycache__" not in path.parts:
+            content = hashlib.sha256(path.read_bytes()).hexdigest()
+            digest.update(f"{path.relative_to(root).as_posix()}\0{content}\n".encode())
+    for name in VERSIONS:
+        try:
+            digest.update(f"{name} {version(name)}\n".encode())
+        except PackageNotFoundError:
+            digest.update(f"{name} missing\n".encode())
+    digest.update(platform.python_version().encode())
+    return digest.hexdigest()[:16]
+
+
+def set_execution_cache(app: Sphinx, config: Any) -> None:
+    """Keep executed chapters in a folder named by the fingerprint.
+
+    Sphinx reads every chapter anew when this value changes, so nothing stale survives in its own cache either.
+    """
+    caches = Path(app.outdir).parent / ".jupyter_cache"
+    current = caches / fingerprint(Path(app.srcdir))
+    for old in caches.glob("[0-9a-f]" * 16):
+        if old != current:
+            shutil.rmtree(old, ignore_errors=True)
+    config.nb_execution_cache_path = str(current)
+
+
+def add_math(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: Any) -> None:
+    """Load KaTeX's style and our few lines that call it, where Sphinx loads KaTeX: on pages with math."""
+    if app.registry.html_assets_policy == "always" or app.env.get_domain("math").has_equations(pagename):
+        app.add_css_file("katex/katex.min.css")
+        app.add_js_file("katex/render.js", defer="defer")
+
+
+def slim_icons(app: Sphinx, exception: Exception | None) -> None:
+    """Keep, of the theme's 1.8 MB of icons, the few that the pages use.
+
+    The theme loads Font Awesome twice, as a script of every icon and as a font with a rule for every icon. The font
+    alone draws the same pictures, so the script is emptied, and font and rules are reduced to the icons in use.
+    """
+    static = Path(app.outdir) / "_static"
+    style = static / "styles" / "pydata-sphinx-theme.css"
+    if exception or app.builder.format != "html" or not style.exists():
+        return
+    (static / "scripts" / "fontawesome.js").write_text("// The icons come from the font.\n", encoding="utf-8")
+    css = style.read_text(encoding="utf-8")
+    places = [*Path(app.outdir).rglob("*.html"), static / "scripts" / "pydata-sphinx-theme.js"]
+    used = {name for path in places for name in re.findall(r"\bfa-[a-z0-9-]+", path.read_text(encoding="utf-8"))}
+
+    def kept(rule: re.Match) -> str:
+        names = [name for name in rule["names"].split(",") if name[1:].removesuffix(":before") in used]
+        return ",".join(names) + rule["body"] if names else ""
+
+    name = r"\.fa-[a-z0-9-]+:before"
+    css = re.sub(rf'(?P<names>{name}(?:,{name})*)(?P<body>\{{content:"[^"]*"\}})', kept, css)
+    everywhere = css + "".join(path.read_text(encoding="utf-8") for path in static.rglob("*.css") if path != style)
+    codes = {int(code, 16) for code in re.findall(r"\\([ef][0-9a-f]{3})\b", everywhere)}
+    codes |= {ord(letter) for letter in re.findall("[\ue000-\uf8ff]", everywhere)}
+    for font in (static / "vendor" / "fontawesome" / "webfonts").glob("*.ttf"):
+        options = subset.Options(flavor="woff", layout_features=[], notdef_outline=True)
+        loaded = subset.load_font(font, options)
+        reduced = subset.Subsetter(options)
+        reduced.populate(unicodes=codes)
+        reduced.subset(loaded)
+        subset.save_font(loaded, font.with_suffix(".woff"), options)
+        css = css.replace(f'{font.stem}.woff2) format("woff2")', f'{font.stem}.woff) format("woff")')
+    style.write_text(css, encoding="utf-8")
+
+
+def read_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Take docstrings as plain text with `code` in backticks, and add the descriptions of a pydantic record's fields."""
+    if what == "class":
+        for field, info in getattr(obj, "model_fields", {}).items():
+            if info.description:
+                lines.append(f":param {field}: {info.description}")
+    for number, line in enumerate(lines):
+        parts = re.split(r"`+", line)
+        parts[::2] = [re.sub(r"([*|\\]|_\b)", r"\\\1", part) for part in parts[::2]]
+        lines[number] = "``".join(parts) if len(parts) % 2 else line
+
+
+def shorten_signature(app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str) -> Any:
+    """A pydantic record's signature as names and defaults; its field descriptions say the rest."""
+    fields = getattr(obj, "model_fields", {}) if what == "class" else {}
+    if not fields:
+        return None
+    names = [key if info.is_required() else f"{key}={info.default!r}" for key, info in fields.items()]
+    return f"(*, {', '.join(names)})", returns
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the handlers."""
+    # autodoc puts its stand-ins away between two modules and then would import the real torch to read its sources.
+    sys.meta_path.insert(0, MockFinder(["torch", "torchvision"]))
+    app.connect("config-inited", set_execution_cache)
+    app.connect("html-page-context", add_math)
+    app.connect("build-finished", slim_icons)
+    app.connect("autodoc-process-docstring", read_docstring, priority=400)
+    app.connect("autodoc-process-signature", shorten_signature)
+    return {"version": "1", "parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,80 @@
+"""Chapters as notebooks: checked parameters in, an executed notebook or page out, by papermill."""
+
+import importlib.util
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from initmem.claims import Claim, Parameters, at_hand, claim, ledger
+from initmem.config import PRESETS, InitmemError, unknown
+from initmem.store import book_dir, current, read
+
+
+def chapters() -> dict[str, str]:
+    """Chapters that can be rerun: notebook name → id of its claim."""
+    return {entry.chapter: name for name, entry in ledger().claims.items() if entry.chapter}
+
+
+def check(variables: Mapping[str, Any]) -> Parameters:
+    """The parameters among a chapter's variables, checked; call it with `globals()` behind the parameters cell.
+
+    Papermill injects whatever name it is given, so a misspelt one would change nothing, silently: every plain variable
+    that is not a parameter raises InitmemError.
+    """
+    plain = {
+        name: value
+        for name, value in variables.items()
+        if not name.startswith("_") and (value is None or isinstance(value, bool | int | float | str | list | tuple))
+    }
+    for name in ("In", "Out", "PAPERMILL_OUTPUT_PATH"):  # a notebook's own
+        plain.pop(name, None)
+    return Parameters(**plain)
+
+
+def panels(claim: Claim, parameters: Parameters, results: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Results to show side by side, by title: the reader's own first, then each preset's shipped ones."""
+    shipped = current(read(cached=False))
+    shown = {}
+    for preset in PRESETS:
+        rows = at_hand(claim, preset, shipped)
+        if preset == parameters.preset:
+            same = set(rows["run_id"]) == set(results["run_id"])
+            shown[_title(preset, results, "" if same or rows.empty else ", your parameters")] = results
+        if len(rows) and (preset != parameters.preset or not same):
+            shown[_title(preset, rows, ", shipped" if preset == parameters.preset else "")] = rows
+    return shown
+
+
+def _title(preset: str, results: pd.DataFrame, note: str) -> str:
+    seeds = results["seed"].nunique()
+    return f"{preset}{note} ({seeds} seed{'s' * (seeds > 1)})"
+
+
+def rerun(chapter: str, parameters: Parameters, output: Path | None, as_html: bool) -> list[Path]:
+    """Execute a chapter with parameters. Returns the files written: the notebook and, if asked for, a page beside it."""
+    name = chapter.removesuffix(".ipynb").removesuffix(".md").removeprefix("book/")
+    if name not in chapters():
+        raise unknown("chapter", name, chapters())
+    if importlib.util.find_spec("papermill") is None:
+        raise InitmemError("rerunning a chapter needs papermill: install it with `pip install 'initmem[book]'`")
+    claim(chapters()[name]).runs(parameters)  # a batch larger than the training set, say, is found before anything runs
+    import papermill
+
+    output = output or Path(f"{name}-rerun.ipynb")
+    if not output.parent.exists():
+        raise InitmemError(f"the folder {output.parent} does not exist: create it or choose another with -o")
+    given = parameters.model_dump(exclude_unset=True)
+    try:
+        papermill.execute_notebook(book_dir() / f"{name}.ipynb", output, given, cwd=book_dir(), progress_bar=True)
+    except papermill.PapermillExecutionError as error:
+        if match := re.search(r"InitmemError: (.*)", f"{error.ename}: {error.evalue}"):
+            raise InitmemError(match[1]) from None
+        raise InitmemError(f"the chapter stopped at cell {error.exec_count}: {error.ename}: {error.evalue}; see {output}") from None
+    if not as_html:
+        return [output]
+    page = output.with_suffix(".html")
+    page.write_text(_page(output), encoding="utf-8")
+    return [output, page]

@@ -1,0 +1,187 @@
+"""What is measured on a table of runs, with intervals over seeds.
+
+All functions take rows of one recipe: runs that differ in sigma_w and seed alone. The paired design lets a seed's runs
+be resampled together. Intervals are 95 % bootstrap percentiles over seeds, widened for few seeds (Hesterberg 2015).
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from scipy.special import ndtr, stdtrit
+
+from initmem.config import InitmemError
+from initmem.store import RUN_FIELDS
+
+RESAMPLES = 4000
+INTERPOLATED = 0.995  # training accuracy from which a network counts as interpolating (the paper)
+
+
+class Estimate(NamedTuple):
+    """A number, its 95 % interval over seeds (NaN with one seed), and the number of seeds."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def __format__(self, spec: str) -> str:
+        """`format(estimate, ".1f")` gives the value with its interval and n, as the book prints it."""
+        spec = spec or ".3g"
+        if self.n < 2:
+            return f"{self.value:{spec}} (n = {self.n}, no interval)"
+        return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}] (n = {self.n})"
+
+
+def recipe(results: pd.DataFrame) -> pd.Series:
+    """The fields that all rows share. Raises InitmemError if they differ in more than sigma_w and seed."""
+    if results.empty:
+        raise InitmemError("there are no results to measure: sweep some runs first")
+    fixed = [name for name in RUN_FIELDS if name not in ("sigma_w", "seed")]
+    for name in fixed:
+        if results[name].nunique() > 1:
+            values = ", ".join(str(v) for v in results[name].unique()[:4])
+            raise InitmemError(f"these runs differ in {name} ({values}): measure one recipe at a time")
+    return results.iloc[0][fixed]
+
+
+def by_seed(results: pd.DataFrame, column: str = "test_accuracy") -> pd.DataFrame:
+    """One column as a table: a row a seed, a column a σ_w. Seeds that lack a σ_w are left out."""
+    recipe(results)
+    return results.pivot(index="seed", columns="sigma_w", values=column).astype(float).dropna()
+
+
+def bootstrap(values: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray]) -> Estimate:
+    """Estimate of a statistic of the mean over seeds.
+
+    `values` is (seeds, ...); `statistic` maps means (resamples, ...) to (resamples,). With n seeds the percentiles are
+    taken at the expanded level Φ(t·sqrt(n/(n−1))), without which intervals of few seeds are far too narrow.
+    """
+    n = len(values)
+    value = float(statistic(values.mean(0)[None])[0])
+    if n < 2:
+        return Estimate(value, np.nan, np.nan, n)
+    draws = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
+    tail = ndtr(stdtrit(n - 1, 0.025) * np.sqrt(n / (n - 1)))
+    low, high = np.quantile(statistic(values[draws].mean(1)), [tail, 1 - tail])
+    return Estimate(value, float(low), float(high), n)
+
+
+def _range(means: np.ndarray) -> np.ndarray:
+    return 100 * np.ptp(means, axis=-1)
+
+
+def mean(results: pd.DataFrame, column: str = "test_accuracy") -> Estimate:
+    """Mean over seeds of one column, for rows of a single σ_w."""
+    return bootstrap(results[column].astype(float).to_numpy(), lambda means: means)
+
+
+def spread(results: pd.DataFrame, column: str = "test_accuracy") -> Estimate:
+    """Test-accuracy spread: max − min over σ_w of the seed-mean accuracy, in percentage points.
+
+    `test_accuracy` is the selected predictor's (the paper's metric), `last_test_accuracy` the last checkpoint's.
+    """
+    _needs_scales(results)
+    return bootstrap(by_seed(results, column).to_numpy(), _range)
+
+
+def spread_ratio(results: pd.DataFrame, reference: pd.DataFrame, column: str = "test_accuracy") -> Estimate:
+    """Spread of one recipe over that of another, seeds paired."""
+    _needs_scales(results)
+    a, b = by_seed(results, column), by_seed(reference, column)
+    seeds, scales = a.index.intersection(b.index), a.columns.intersection(b.columns)
+    both = np.stack([a.loc[seeds, scales].to_numpy(), b.loc[seeds, scales].to_numpy()], axis=1)  # (seeds, 2, scales)
+    return bootstrap(both, lambda means: _range(means[..., 0, :]) / _range(means[..., 1, :]))
+
+
+def noise_floor(results: pd.DataFrame, column: str = "test_accuracy", permutations: int = 4000) -> tuple[float, float]:
+    """What seeds alone would give: the 95th percentile of the spread when σ_w is shuffled within every seed, and p.
+
+    p is the share of shuffles whose spread is at least the real one. Both are NaN with one seed.
+    """
+    values = by_seed(results, column).to_numpy()
+    if len(values) < 2:
+        return np.nan, np.nan
+    rng = np.random.default_rng(0)
+    shuffled = rng.permuted(np.broadcast_to(values, (permutations, *values.shape)), axis=2)
+    spreads = _range(shuffled.mean(1))
+    reached = (spreads >= _range(values.mean(0)[None])[0] - 1e-9).sum()
+    return float(np.quantile(spreads, 0.95)), float((reached + 1) / (permutations + 1))
+
+
+def radial_memory(results: pd.DataFrame) -> Estimate:
+    """Slope of log‖W_T‖ against log‖W_0‖ over σ_w: 1 = the initial norm is remembered, 0 = forgotten."""
+    _needs_scales(results)
+    norms = results.assign(first=results["norm"].str[0], last=results["norm"].str[-1])
+    first, last = np.log(by_seed(norms, "first").to_numpy()), np.log(by_seed(norms, "last").to_numpy())
+    centred = first - first.mean(1, keepdims=True)
+    slopes = (centred * last).sum(1) / (centred**2).sum(1)  # least squares, seed by seed
+    return bootstrap(slopes, lambda means: means)
+
+
+def interpolation_epoch(train_accuracy: np.ndarray) -> int | None:
+    """τ_interp: the first epoch (from 1) with training accuracy of at least 99.5 %; None if there is none."""
+    reached = np.flatnonzero(np.asarray(train_accuracy) >= INTERPOLATED - 1e-7)
+    return int(reached[0]) + 1 if len(reached) else None
+
+
+def interpolated_share(results: pd.DataFrame) -> Estimate:
+    """Share of runs that reach τ_interp."""
+    reached = results.assign(reached=[interpolation_epoch(curve) is not None for curve in results["train_accuracy"]])
+    return bootstrap(by_seed(reached, "reached").mean(axis=1).to_numpy(), lambda means: means)
+
+
+def repair_gap(row: pd.Series) -> float:
+    """Validation accuracy at the final checkpoint minus that at τ_interp, in pp; NaN if the run never interpolates."""
+    epoch = interpolation_epoch(row["train_accuracy"])
+    return np.nan if epoch is None else 100 * float(row["val_accuracy"][-1] - row["val_accuracy"][epoch - 1])
+
+
+def disagreement(first: bytes, second: bytes) -> float:
+    """Share of test images that two networks classify differently: memory in function space."""
+    a, b = np.frombuffer(first, np.uint8), np.frombuffer(second, np.uint8)
+    if len(a) != len(b) or not len(a):
+        raise InitmemError(f"predictions of {len(a)} and {len(b)} images cannot be compared: use runs on one test set")
+    return float((a != b).mean())
+
+
+def effective_lr(row: pd.Series) -> np.ndarray:
+    """Effective learning rate per epoch from initialization on, (epochs + 1,).
+
+    η/‖W‖² for SGD and momentum, whose steps shrink with the gradient; η/‖W‖ for Adam, AdamW and Muon, whose do not.
+    """
+    power = 2 if row["optimizer"] in ("sgd", "momentum") else 1
+    return row["lr"] / np.asarray(row["norm"], dtype=np.float64) ** power
+
+
+def table(results: pd.DataFrame) -> pd.DataFrame:
+    """A row a σ_w: accuracies in %, norms, interpolation, with n. What the command and the chapters print."""
+    recipe(results)
+    rows = []
+    for sigma_w, group in results.groupby("sigma_w"):
+        selected, last = mean(group), mean(group, "last_test_accuracy")
+        epochs = [interpolation_epoch(curve) for curve in group["train_accuracy"]]
+        reached = [epoch for epoch in epochs if epoch is not None]
+        rows.append(
+            {
+                "σ_w": sigma_w,
+                "test accuracy (%)": 100 * selected.value,
+                "low": 100 * selected.low,
+                "high": 100 * selected.high,
+                "last (%)": 100 * last.value,
+                "train (%)": 100 * group["train_accuracy"].str[-1].mean(),
+                "interpolate": f"{len(reached)}/{len(group)}",
+                "τ_interp": float(np.median(reached)) if reached else np.nan,
+                "‖W_0‖": group["norm"].str[0].mean(),
+                "‖W_T‖": group["norm"].str[-1].mean(),
+                "diverged": int((group["status"] == "diverged").sum()),
+                "n": len(group),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _needs_scales(results: pd.DataFrame) -> None:
+    if results["sigma_w"].nunique() < 2:
+        raise InitmemError("memory of σ_w cannot be measured at a single σ_w: give at least two")

@@ -1,0 +1,183 @@
+"""Results as Parquet: one row a run. Shipped results are read-only; the reader's own lie in their cache, a file a run.
+
+A file is written beside its place and renamed into it, so it is whole or absent; pages carry checksums. A row is never
+changed: a run trained anew replaces its own file alone.
+"""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from initmem.config import ENGINE_VERSION, InitmemError, Run, cache_dir
+
+_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
+_RUN_TYPES = {name: type(value) for name, value in Run(
+    dataset="x", train_size=2, val_size=1, width=1, lr=1.0, batch_size=2, epochs=1
+).model_dump().items()}  # fmt: skip
+RUN_FIELDS = tuple(_RUN_TYPES)
+_curve, _texts = pa.list_(pa.float32()), pa.list_(pa.string())
+SCHEMA = pa.schema(
+    [("run_id", pa.string()), ("engine", pa.int64())]
+    + [(name, _TYPES[kind]) for name, kind in _RUN_TYPES.items()]
+    + [
+        ("status", pa.string()),  # finished, or diverged: a loss stopped being finite
+        ("selected_epoch", pa.int64()),  # of the lowest validation loss; 0 if there was none
+        *[(f"{prefix}test_{what}", pa.float64()) for prefix in ("", "last_") for what in ("loss", "accuracy")],
+        *[(f"{part}_{what}", _curve) for part in ("train", "val") for what in ("loss", "accuracy")],  # per epoch
+        ("norm", _curve),  # ‖W‖_F of all kernels, epochs + 1 values from initialization on
+        ("layers", _texts),  # names of the kernels
+        ("layer_norms", _curve),  # (epochs + 1) × layers, row by row
+        ("layer_cosines", _curve),  # cosine of each kernel with its initial self, likewise
+        ("predictions", pa.binary()),  # class of every test image at the selected checkpoint, one byte each
+        ("last_predictions", pa.binary()),  # the same at the last
+        ("data_source", pa.string()),
+        ("data_fingerprint", pa.string()),
+        ("package_version", pa.string()),
+        ("torch_version", pa.string()),
+        ("git_revision", pa.string()),
+        ("device", pa.string()),
+        ("threads", pa.int64()),
+        ("precision_used", pa.string()),
+        ("lanes", pa.int64()),  # runs trained side by side in one network
+        ("wall_seconds", pa.float64()),  # this run's share
+        ("date", pa.string()),
+    ]
+)
+
+
+def shipped_dir() -> Path:
+    """Folder of the shipped results: in the checkout's book or inside the package; `INITMEM_SHIPPED` overrides."""
+    override = os.environ.get("INITMEM_SHIPPED")
+    return Path(override).expanduser() if override else book_dir() / "results"
+
+
+def book_dir() -> Path:
+    """Folder of the chapters and the ledger: beside the package in a checkout, inside it when installed."""
+    here = Path(__file__).parent
+    return next((path for path in (here.parent / "book", here / "book") if (path / "claims.yml").exists()), here / "book")
+
+
+def results_dir() -> Path:
+    """Folder of the reader's own results."""
+    return cache_dir("results")
+
+
+def read(shipped: bool = True, cached: bool = True, columns: Sequence[str] | None = None) -> pd.DataFrame:
+    """All rows at hand, shipped ones first and each run once. Raises InitmemError naming a file that cannot be read."""
+    folders = [shipped_dir()] * shipped + [results_dir()] * cached
+    tables = [read_file(path, columns) for folder in folders for path in sorted(folder.glob("*.parquet"))]
+    frame = pa.concat_tables(tables or [SCHEMA.empty_table().select(columns or SCHEMA.names)]).to_pandas()
+    return frame.drop_duplicates("run_id", ignore_index=True) if "run_id" in frame else frame
+
+
+def read_file(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
+    """One file of results, checked against the schema. Raises InitmemError if it is damaged or not ours."""
+    try:
+        found = pq.read_schema(path)
+        if not found.equals(SCHEMA):
+            missing = sorted(set(SCHEMA.names) - set(found.names))
+            raise InitmemError(f"{path} is not a file of initmem results (lacks {', '.join(missing[:3]) or 'the types'})")
+        return pq.read_table(path, columns=columns, page_checksum_verification=True, partitioning=None)
+    except FileNotFoundError:
+        raise InitmemError(f"{path} does not exist: give a Parquet file written by `initmem results export`") from None
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise InitmemError(f"{path} is damaged ({reason}): move it away; its runs will be trained again") from None
+
+
+def append(records: Iterable[dict], folder: Path | None = None) -> None:
+    """Add rows to the reader's store, one file a run. Raises InitmemError if the disk refuses; nothing is half-written."""
+    for record in records:
+        table = pa.Table.from_pylist([record], SCHEMA)
+        _write(table, (folder or results_dir()) / f"{record['run_id']}.parquet")
+
+
+def _write(table: pa.Table, path: Path) -> None:
+    partial = path.with_name(f".{path.stem}.{os.getpid()}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, partial, compression="zstd", write_page_checksum=True)
+        os.replace(partial, path)
+    except OSError as error:
+        try:
+            partial.unlink(missing_ok=True)
+        except OSError:
+            pass
+        raise InitmemError(
+            f"cannot write {path} ({error.strerror or error}): free some space or set INITMEM_DATA to a folder you can write; "
+            "what was stored before is intact"
+        ) from None
+
+
+def check_writable() -> None:
+    """Raise InitmemError now, before hours of training, if results could not be kept."""
+    probe = results_dir() / ".probe.parquet"
+    _write(SCHEMA.empty_table(), probe)
+    probe.unlink(missing_ok=True)
+
+
+def merge(paths: Sequence[Path]) -> int:
+    """Take the rows of other files into the reader's store; rows already there stay. Returns how many were new."""
+    tables = [read_file(Path(path)) for path in paths]  # read all before anything is written
+    known, new = set(read(columns=["run_id"])["run_id"]), 0
+    for record in (record for table in tables for record in table.to_pylist()):
+        if record["run_id"] not in known:
+            append([record])
+            known.add(record["run_id"])
+            new += 1
+    return new
+
+
+def export(path: Path, where: pd.Series | None = None, shipped: bool = True) -> int:
+    """Write all rows at hand (or those where the mask holds) to one file, sorted, so that equal rows give equal files."""
+    frame = read(shipped=shipped)
+    frame = frame[where] if where is not None else frame
+    frame = frame.sort_values(["dataset", "arch", "optimizer", "lr", "weight_decay", "batch_size", "epochs", "seed", "sigma_w"])
+    _write(pa.Table.from_pandas(frame, SCHEMA, preserve_index=False), Path(path))
+    return len(frame)
+
+
+def verify() -> list[str]:
+    """Check every file at hand, row by row, and return one sentence for each fault found."""
+    faults = []
+    for path in sorted(p for folder in (shipped_dir(), results_dir()) for p in folder.glob("*.parquet")):
+        try:
+            rows = read_file(path).to_pylist()
+        except InitmemError as error:
+            faults.append(str(error))
+            continue
+        for row in rows:
+            faults += [f"{path}: run {row['run_id']}: {fault}" for fault in _faults(row)]
+        if len({row["run_id"] for row in rows}) < len(rows):
+            faults.append(f"{path}: holds a run twice")
+    return faults
+
+
+def _faults(row: dict) -> list[str]:
+    """What contradicts itself in one row."""
+    try:
+        run = Run(**{name: row[name] for name in RUN_FIELDS})
+    except InitmemError as error:
+        return [str(error)]
+    epochs, layers = len(row["train_loss"]), len(row["layers"])
+    checks = {
+        "its id does not match its fields": row["run_id"] == run.run_id(row["data_fingerprint"], row["engine"]),
+        "its histories differ in length": all(
+            len(row[name]) == epochs for name in ("train_accuracy", "val_loss", "val_accuracy")
+        )
+        and len(row["norm"]) == epochs + 1
+        and len(row["layer_norms"]) == len(row["layer_cosines"]) == (epochs + 1) * layers,
+        "it stopped early without diverging": row["status"] == "diverged" or epochs == run.epochs,
+        "its predictions differ in number": len(row["predictions"]) == len(row["last_predictions"]) > 0,
+        "an accuracy lies outside 0 to 1": all(0 <= row[name] <= 1 for name in ("test_accuracy", "last_test_accuracy")),
+    }
+    return [fault for fault, holds in checks.items() if not holds]
+
+
+def current(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows computed under today's ENGINE_VERSION."""
+    return frame[frame["engine"] == ENGINE_VERSION]

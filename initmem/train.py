@@ -1,0 +1,223 @@
+"""The experiment: train one network, or several lanes that differ in σ_w alone, and record what it remembers.
+
+No augmentation, constant learning rate, nothing frozen: anything that touched the norm would erase what is measured.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from initmem.config import ENGINE_VERSION, InitmemError, Run
+from initmem.data import Data
+from initmem.engine import Engine, prepare, provenance
+from initmem.models import Network, build, kernels
+from initmem.optim import make_optimizer
+from initmem.seeds import ORDER, SPLIT, permutation
+
+CHECKPOINT_SECONDS = 60
+
+
+def train(
+    runs: Sequence[Run], data: Data, *, on_epoch: Callable[[], None] = lambda: None, checkpoint: Path | None = None
+) -> list[dict]:
+    """Train runs that differ in sigma_w alone, side by side, and return one record (a row of the store) for each.
+
+    `on_epoch` is called after every epoch. With `checkpoint` the state is saved about once a minute, and a later call with the same path goes on to the identical record.
+    """
+    run, started = runs[0], time.monotonic()
+    engine = prepare(run)
+    images = split(run, data, engine)
+    model = build(run, data.train_images.shape[-1], len(data.classes), [r.sigma_w for r in runs])
+    model.to(engine.device, memory_format=torch.channels_last)
+    initial = [weight.detach().clone() for _, weight in kernels(model)]
+    optimizer = make_optimizer(model, run)
+    state = State(model, initial)
+    if checkpoint and checkpoint.exists() and not state.load(checkpoint, model, optimizer):
+        checkpoint.unlink()  # damaged: start over, on a network that nothing has touched
+        return train(runs, data, on_epoch=on_epoch, checkpoint=checkpoint)
+    saved = time.monotonic()
+
+    while state.epoch < run.epochs and not state.diverged.all():
+        order = permutation(run.train_size, run.seed, ORDER, state.epoch).to(engine.device)
+        totals = torch.zeros(2, model.lanes, device=engine.device)
+        model.train()
+        for batch in order[: run.steps_per_epoch * run.batch_size].split(run.batch_size):
+            labels = images["train_labels"][batch]
+            loss, logits = forward(model, images["train"][batch], labels, engine)
+            optimizer.zero_grad(set_to_none=True)
+            loss.sum().backward()  # lanes share no parameter: each gets the gradient of its own loss
+            optimizer.step()
+            totals += torch.stack([loss.detach(), accuracy(logits, labels)])
+        _, validation = evaluate(model, images["val"], images["val_labels"], engine)
+        state.record_epoch(model, initial, totals / run.steps_per_epoch, validation)
+        on_epoch()
+        if checkpoint and time.monotonic() - saved > CHECKPOINT_SECONDS:
+            state.save(checkpoint, model, optimizer)
+            saved = time.monotonic()
+
+    last_predictions, last = evaluate(model, images["test"], images["test_labels"], engine)
+    state.restore_best(model)
+    predictions, selected = evaluate(model, images["test"], images["test_labels"], engine)
+    shared = dict(
+        engine=ENGINE_VERSION,
+        data_source=data.source,
+        data_fingerprint=data.fingerprint,
+        layers=[name for name, _ in kernels(model)],
+        **provenance(engine),
+        lanes=len(runs),
+        wall_seconds=(time.monotonic() - started + state.seconds_before) / len(runs),
+        date=datetime.now(UTC).strftime("%Y-%m-%d"),
+    )
+    return [
+        dict(run_id=r.run_id(data.fingerprint), **r.model_dump(), **shared, **state.lane_record(lane))
+        | dict(test_loss=selected[0, lane].item(), test_accuracy=selected[1, lane].item())
+        | dict(last_test_loss=last[0, lane].item(), last_test_accuracy=last[1, lane].item())
+        | dict(predictions=predictions[:, lane].tobytes(), last_predictions=last_predictions[:, lane].tobytes())
+        for lane, r in enumerate(runs)
+    ]
+
+
+def split(run: Run, data: Data, engine: Engine) -> dict[str, Tensor]:
+    """Training, validation and test tensors on the device: images (N, C, H, W) normalized and channels-last in memory.
+
+    The seed draws training and validation images from the data's training part; the test set is always whole.
+    """
+    available = len(data.train_labels)
+    if run.train_size + run.val_size > available:
+        raise InitmemError(
+            f"train_size + val_size = {run.train_size} + {run.val_size} is more than the {available} training images of "
+            f"{data.name}: choose at most {available} in all"
+        )
+    order = permutation(available, run.seed, SPLIT).numpy()
+    dtype = torch.bfloat16 if engine.bf16 else torch.float32  # autocast would round the images to bfloat16 anyway
+    mean, std = torch.tensor(data.mean), torch.tensor(data.std)
+
+    def images(array: np.ndarray) -> Tensor:
+        normalized = (torch.from_numpy(np.array(array)) / 255 - mean) / std
+        return normalized.to(engine.device, dtype).permute(0, 3, 1, 2)
+
+    def labels(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.array(array)).to(engine.device)
+
+    parts = {"train": order[: run.train_size], "val": order[run.train_size :][: run.val_size]}
+    tensors = {name: images(data.train_images[np.sort(part)]) for name, part in parts.items()}
+    tensors |= {f"{name}_labels": labels(data.train_labels[np.sort(part)]) for name, part in parts.items()}
+    return tensors | {"test": images(data.test_images), "test_labels": labels(data.test_labels)}
+
+
+def forward(model: Network, images: Tensor, labels: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
+    """Mean cross-entropy per lane (lanes,), and logits (B, lanes, classes), both float32."""
+    with engine.autocast():
+        logits = model(images)
+    logits = logits.float()
+    loss = F.cross_entropy(logits.transpose(1, 2), labels[:, None].expand(-1, model.lanes), reduction="none")
+    return loss.mean(0), logits
+
+
+def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Share of right answers per lane (lanes,)."""
+    return (logits.argmax(2) == labels[:, None]).float().mean(0)
+
+
+@torch.inference_mode()
+def evaluate(model: Network, images: Tensor, labels: Tensor, engine: Engine, batch: int = 500) -> tuple[np.ndarray, Tensor]:
+    """Predicted classes (N, lanes) uint8, and mean loss and accuracy as one tensor (2, lanes)."""
+    model.eval()
+    total, predictions = torch.zeros(2, model.lanes, device=images.device), []
+    for part, truth in zip(images.split(batch), labels.split(batch), strict=True):
+        loss, logits = forward(model, part, truth, engine)
+        total += torch.stack([loss, accuracy(logits, truth)]) * len(truth)
+        predictions.append(logits.argmax(2).to(torch.uint8))
+    return torch.cat(predictions).cpu().numpy(), total / len(labels)
+
+
+class State:
+    """What a run has become so far: its history, the weights of its validation minimum, the epochs done."""
+
+    SCALARS = ("train_loss", "train_accuracy", "val_loss", "val_accuracy")
+
+    def __init__(self, model: Network, initial: list[Tensor]):
+        self.lanes, self.epoch, self.seconds_before, self.started = model.lanes, 0, 0.0, time.monotonic()
+        device = initial[0].device
+        self.best = [t.clone() for t in self._tensors(model)]
+        self.best_loss = torch.full((model.lanes,), torch.inf, device=device)
+        self.selected_epoch = torch.zeros(model.lanes, dtype=torch.int64, device=device)
+        self.diverged = torch.zeros(model.lanes, dtype=torch.bool)
+        self.scalars: list[Tensor] = []  # per epoch (4, lanes)
+        self.geometry = [measure_kernels(model, initial)]  # per epoch from 0: norm and cosine (2, layers, lanes)
+
+    @staticmethod
+    def _tensors(model: Network) -> list[Tensor]:
+        return [t.detach() for name, t in model.state_dict().items() if not name.endswith("num_batches_tracked")]
+
+    def record_epoch(self, model: Network, initial: list[Tensor], training: Tensor, validation: Tensor) -> None:
+        """Add an epoch's measurements; keep the weights of the lanes whose validation loss has never been lower."""
+        self.epoch += 1
+        improved = validation[0] < self.best_loss
+        self.best_loss = torch.where(improved, validation[0], self.best_loss)
+        self.selected_epoch = torch.where(improved, self.epoch, self.selected_epoch)
+        for kept, now in zip(self.best, self._tensors(model), strict=True):
+            kept, now = kept.unflatten(0, (self.lanes, -1)), now.unflatten(0, (self.lanes, -1))
+            kept.copy_(torch.where(improved.view(-1, *[1] * (now.dim() - 1)), now, kept))
+        self.scalars.append(torch.cat([training, validation]).cpu())  # the epoch's one synchronization
+        self.geometry.append(measure_kernels(model, initial))
+        self.diverged |= ~self.scalars[-1][[0, 2]].isfinite().all(0)
+
+    def restore_best(self, model: Network) -> None:
+        """Put the selected weights back into the model."""
+        for kept, now in zip(self.best, self._tensors(model), strict=True):
+            now.copy_(kept)
+
+    def lane_record(self, lane: int) -> dict:
+        """One lane's history. A diverged run stops at its first non-finite loss, which its history includes."""
+        scalars, geometry = torch.stack(self.scalars)[..., lane], torch.stack(self.geometry)[..., lane]
+        bad = (~scalars[:, [0, 2]].isfinite().all(1)).nonzero()
+        end = bad[0].item() + 1 if len(bad) else len(scalars)
+        norms, cosines = geometry[: end + 1, 0], geometry[: end + 1, 1]
+        return dict(
+            status="diverged" if len(bad) else "finished",
+            selected_epoch=min(self.selected_epoch[lane].item(), end),
+            **{name: scalars[:end, i].numpy() for i, name in enumerate(self.SCALARS)},
+            norm=norms.square().sum(1).sqrt().numpy(),
+            layer_norms=norms.flatten().numpy(),
+            layer_cosines=cosines.flatten().numpy(),
+        )
+
+    def save(self, path: Path, model: Network, optimizer: torch.optim.Optimizer) -> None:
+        """Write a checkpoint atomically."""
+        self.seconds_before += time.monotonic() - self.started
+        self.started = time.monotonic()
+        names = ("epoch", "seconds_before", "best", "best_loss", "selected_epoch", "diverged", "scalars", "geometry")
+        content = {name: getattr(self, name) for name in names}
+        content |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.part")
+        torch.save(content, partial)
+        os.replace(partial, path)
+
+    def load(self, path: Path, model: Network, optimizer: torch.optim.Optimizer) -> bool:
+        """Take up a checkpoint; False if it cannot be read."""
+        try:
+            content = torch.load(path, map_location=self.best_loss.device, weights_only=True)  # no foreign pickles
+            model.load_state_dict(content.pop("model"))
+            optimizer.load_state_dict(content.pop("optimizer"))
+        except Exception:  # whatever a damaged file makes torch raise
+            return False
+        vars(self).update(content)
+        return True
+
+
+def measure_kernels(model: Network, initial: list[Tensor]) -> Tensor:
+    """Frobenius norm of every kernel and cosine of its angle to its initial self: (2, layers, lanes), on the CPU."""
+    now = [weight.detach().reshape(model.lanes, -1) for _, weight in kernels(model)]
+    then = [weight.reshape(model.lanes, -1) for weight in initial]
+    norms = torch.stack([w.norm(dim=1) for w in now])
+    cosines = torch.stack([F.cosine_similarity(a, b, dim=1) for a, b in zip(now, then, strict=True)])
+    return torch.stack([norms, cosines]).cpu()

@@ -1,0 +1,38 @@
+"""The book, built once for every test that looks at it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def build_book(source: Path, output: Path, no_torch: bool = False) -> subprocess.CompletedProcess:
+    """Build strictly from a clean state, in a process of its own; with `no_torch`, one in which torch cannot be had."""
+    environment = dict(os.environ, PYTHONUTF8="1")
+    if no_torch:
+        trap = output / "no-torch" / "torch"
+        trap.mkdir(parents=True)
+        (trap / "__init__.py").write_text('raise ImportError("torch must not be imported by the book")\n')
+        path = [str(trap.parent), *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(path)
+    start = "from jupyter_book.cli.main import main; main()"
+    command = [sys.executable, "-c", start, "build", str(source), "--path-output", str(output)]
+    return subprocess.run(
+        [*command, "-W", "-n", "--keep-going"],
+        env=environment, cwd=source, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8",
+    )
+
+
+@pytest.fixture(scope="session")
+def built_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the book's pages. Nothing is taken from an earlier build, and importing torch fails."""
+    pytest.importorskip("jupyter_book", reason="the book's requirements are not installed")
+    output = tmp_path_factory.mktemp("book")
+    result = build_book(ROOT, output, no_torch=True)
+    if result.returncode:
+        pytest.fail("the strict build failed:\n" + result.stdout[-6000:], pytrace=False)
+    return output / "_build" / "html"

@@ -1,0 +1,175 @@
+"""The built pages in a browser: quiet, self-contained, light, readable on a phone and in the dark."""
+
+import functools
+import http.server
+import os
+import shutil
+import threading
+from urllib.parse import urlsplit
+
+import pytest
+import yaml
+
+from conftest import ROOT
+
+BUDGET = 1_500_000  # bytes a page may load in all
+ARGUMENTS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
+
+
+# Where text must have a contrast of 4.5:1.
+READ = """
+.initmem-figure text, .initmem-figure tspan, .initmem-figure figcaption, .initmem-figure figcaption *,
+.initmem-provenance, .initmem-provenance *, .initmem-verdict, .initmem-verdict *,
+main table :is(td, th), main table :is(td, th) *, main p, main p a"""
+
+# What sticks out of the page and is in no box that scrolls.
+WIDE = """[...document.querySelectorAll('main *')].filter((e) => {
+    if (e.getBoundingClientRect().right <= innerWidth + 1) return false;
+    for (let p = e.parentElement; p && p.tagName !== 'BODY'; p = p.parentElement)
+        if (getComputedStyle(p).overflowX !== 'visible') return false;
+    return true;
+}).slice(0, 5).map((e) => `${e.tagName}.${e.className}: ${e.textContent.trim().slice(0, 60)}`)"""
+
+# Visible text among the selected elements that has too little contrast with what is painted behind it.
+CONTRAST = """([selector, least]) => {
+    const channels = (color) => color.match(/[\\d.]+/g).map(Number);
+    const luminance = ([r, g, b]) => [[r, 0.2126], [g, 0.7152], [b, 0.0722]].reduce((sum, [value, weight]) => {
+        const c = value / 255;
+        return sum + weight * (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    }, 0);
+    const behind = (element) => {
+        for (let e = element; e; e = e.parentElement) {
+            const color = channels(getComputedStyle(e).backgroundColor);
+            if (color.length === 3 || color[3] > 0.5) return color;
+        }
+        return [255, 255, 255];
+    };
+    return [...document.querySelectorAll(selector)].flatMap((e) => {
+        const svg = e instanceof SVGElement;
+        const own = [...e.childNodes].some((n) => n.nodeType === Node.TEXT_NODE && n.data.trim());
+        if (!own || !e.getClientRects().length) return [];
+        const style = getComputedStyle(e);
+        const [a, b] = [luminance(channels(svg ? style.fill : style.color)), luminance(behind(e))];
+        const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+        return ratio < least ? [`${ratio.toFixed(1)}:1 for ${e.textContent.trim().slice(0, 40)}`] : [];
+    });
+}"""
+
+
+def pages() -> list[str]:
+    """Every page in the table of contents, and Sphinx's own two."""
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    chapters = [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
+    return [toc["root"], *chapters, "genindex", "search"]
+
+
+@pytest.fixture(scope="session")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if not path:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium: set CHROMIUM to its path")
+    with playwright.sync_playwright() as started:
+        yield started.chromium.launch(executable_path=path, args=ARGUMENTS)
+
+
+@pytest.fixture(scope="session")
+def site(built_book):
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=built_book))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+class Visit:
+    """A page opened in a fresh profile, and what happened while it loaded."""
+
+    def __init__(self, browser, site: str, name: str, scheme: str, width: int):
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.page = self.context.new_page()
+        self.errors, self.requests, self.responses = [], [], []
+        self.page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        self.page.on("pageerror", lambda error: self.errors.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("response", lambda response: self.responses.append(response))
+        self.page.goto(f"{site}/{name}.html", wait_until="networkidle")
+        self.page.evaluate("document.fonts.ready.then(() => null)")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.context.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", pages())
+def test_page(browser, site, name, scheme):
+    with Visit(browser, site, name, scheme, 1360) as visit:
+        assert visit.errors == []
+        assert [url for url in visit.requests if urlsplit(url).scheme != "data" and not url.startswith(site)] == []
+        weights = {urlsplit(response.url).path: len(response.body()) for response in visit.responses}
+        heaviest = sorted(weights.items(), key=lambda item: -item[1])[:5]
+        assert sum(weights.values()) < BUDGET, heaviest
+        assert visit.page.evaluate("document.documentElement.dataset.theme") == scheme
+        unnamed = """[...document.querySelectorAll('img, svg[role=img]')].filter(
+            (e) => !(e.getAttribute(e.tagName === 'IMG' ? 'alt' : 'aria-label') || '').trim()).map((e) => e.outerHTML.slice(0, 80))"""
+        assert visit.page.evaluate(unnamed) == []
+        unset = "[...document.querySelectorAll('.math')].filter((e) => !e.querySelector('.katex')).map((e) => e.textContent)"
+        assert visit.page.evaluate(unset) == []
+        assert visit.page.evaluate(CONTRAST, [READ, 4.5]) == []
+
+
+@pytest.mark.parametrize("name", pages())
+def test_page_on_a_phone(browser, site, name):
+    with Visit(browser, site, name, "light", 390) as visit:
+        assert visit.errors == []
+        overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+        assert visit.page.evaluate(overflow) <= 0, visit.page.evaluate(WIDE)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_series_colours_stand_out(browser, site, scheme):
+    with Visit(browser, site, pages()[0], scheme, 1360) as visit:
+        visit.page.evaluate("""() => {
+            const box = document.createElement('div');
+            box.id = 'probe';
+            for (let i = 1; i <= 5; i++) box.innerHTML += `<b style="color: var(--initmem-${i}, var(--pst-color-background))">${i}</b>`;
+            document.querySelector('article').append(box);
+        }""")
+        assert visit.page.evaluate(CONTRAST, ["#probe b", 3]) == []
+
+
+@pytest.mark.parametrize("name", [page for page in pages() if "/" in page])
+def test_print_is_readable_from_the_dark(browser, site, name):
+    with Visit(browser, site, name, "dark", 800) as visit:
+        visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        visit.page.emulate_media(media="print")
+        assert visit.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+        assert visit.page.evaluate(CONTRAST, [READ, 4.5]) == []
+
+
+def test_search_finds_a_term(browser, site):
+    with Visit(browser, site, "search", "light", 1360) as visit:
+        visit.page.goto(f"{site}/search.html?q=bootstrap")
+        visit.page.wait_for_selector("#search-results li a")
+        assert "glossary" in " ".join(visit.page.eval_on_selector_all("#search-results li a", "all => all.map(a => a.href)"))
+        assert visit.errors == []
+
+
+def test_search_box_opens_from_a_chapter(browser, site):
+    with Visit(browser, site, "book/glossary", "light", 1360) as visit:
+        visit.page.keyboard.press("Control+k")
+        visit.page.wait_for_selector("#pst-search-dialog[open] input[type=search]")
+        visit.page.keyboard.type("bootstrap")
+        visit.page.keyboard.press("Enter")
+        visit.page.wait_for_selector("#search-results li a")
+        assert visit.errors == []

@@ -1,0 +1,186 @@
+"""The training half: the paired design, lanes, bits, divergence, selection, checkpoints, and the golden run."""
+
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from initmem import data
+from initmem.config import ENGINE_VERSION, InitmemError, grid, preset
+from initmem.engine import prepare
+from initmem.models import build, init_kernels, kernels, resnet9, resnet_cifar
+from initmem.seeds import ORDER, permutation
+from initmem.train import split, train
+
+SHORT = preset("digits").replace(epochs=2, train_size=96, val_size=64)
+OPTIMIZERS = ["sgd", "momentum", "adam", "adamw", "muon"]
+# Facts about the machine and the clock, not about the run.
+PROVENANCE = {"wall_seconds", "date", "git_revision", "lanes"}
+
+
+@pytest.fixture(scope="module")
+def digits():
+    torch.set_num_threads(1)
+    return data.load("digits")
+
+
+def same(a, b):
+    """Whether two records agree bit by bit, provenance aside."""
+    return all(np.array_equal(a[name], b[name], equal_nan=False) for name in a if name not in PROVENANCE)
+
+
+def test_kernels_of_one_seed_differ_in_radius_alone():
+    one, two = (build(SHORT.replace(sigma_w=s), 1, 10) for s in (0.3, 2.0))
+    for (name, a), (_, b) in zip(kernels(one), kernels(two), strict=True):
+        torch.testing.assert_close(a / 0.3, b / 2.0, rtol=1e-6, atol=0), name
+    other = build(SHORT.replace(sigma_w=0.3, seed=1), 1, 10)
+    assert not torch.allclose(next(kernels(one))[1], next(kernels(other))[1])
+
+
+def test_kernels_have_the_stated_scale():
+    model = resnet9(3, 10, width=32)
+    init_kernels(model, [2**0.5], seed=0)
+    for _, weight in kernels(model):
+        fan_in = weight[0].numel()
+        assert weight.std().item() == pytest.approx((2 / fan_in) ** 0.5, rel=0.06)  # He's
+    assert model.head.bias.abs().max() == 0
+
+
+def test_split_and_batches_depend_on_the_seed_alone(digits):
+    engine = prepare(SHORT)
+    here, there, other = (
+        split(SHORT.replace(**change), digits, engine)
+        for change in (dict(sigma_w=0.1), dict(sigma_w=2.5, optimizer="adam", lr=0.1), dict(seed=5))
+    )
+    assert torch.equal(here["train"], there["train"]) and torch.equal(here["val_labels"], there["val_labels"])
+    assert not torch.equal(here["train"], other["train"])
+    assert torch.equal(here["test"], other["test"])
+    assert not torch.equal(permutation(96, 0, ORDER, 0), permutation(96, 0, ORDER, 1))
+    joined = torch.cat([here["train"], here["val"]]).flatten(1)
+    assert len(joined) == 160 and here["train"].mean().abs() < 0.1 and here["train"].std() == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("network", [lambda lanes: resnet9(1, 10, 4, lanes), lambda lanes: resnet_cifar(56, 1, 10, 4, lanes)])
+def test_lanes_are_independent_networks(network):
+    sigma = [0.5, 1.0, 2.0]
+    together = network(3)
+    init_kernels(together, sigma, seed=2)
+    images = torch.randn(6, 1, 8, 8)
+    outputs = together(images)
+    for lane, s in enumerate(sigma):
+        alone = network(1)
+        init_kernels(alone, [s], seed=2)
+        torch.testing.assert_close(outputs[:, lane], alone(images)[:, 0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_lanes_train_as_single_runs_do(digits, optimizer):
+    runs = grid(SHORT.replace(optimizer=optimizer, lr=0.002, epochs=3, batch_size=16), sigma_w=[0.3, 1.0, 2.5])
+    together = train(runs, digits)  # 18 steps
+    for run, lane in zip(runs, together, strict=True):
+        [alone] = train([run], digits)
+        assert lane["run_id"] == alone["run_id"] and (lane["lanes"], alone["lanes"]) == (3, 1)
+        np.testing.assert_allclose(lane["norm"], alone["norm"], rtol=2e-3)
+        np.testing.assert_allclose(lane["train_loss"], alone["train_loss"], rtol=0.03)
+
+
+def test_a_diverged_lane_leaves_the_others_alone(digits):
+    """Loss overflows at once in the lane of monstrous scale, and its neighbours must not notice."""
+    runs = grid(SHORT, sigma_w=[0.5, 1e38, 1.0])
+    first, broken, third = train(runs, digits)
+    assert broken["status"] == "diverged" and len(broken["train_loss"]) == 1
+    assert first["status"] == third["status"] == "finished"
+    pair = train([runs[0], runs[2]], digits)
+    for lane, alone in zip([first, third], pair, strict=True):
+        np.testing.assert_allclose(lane["train_loss"], alone["train_loss"], rtol=1e-4)
+
+
+def test_the_same_run_gives_the_same_bits(digits):
+    [a], [b] = train([SHORT], digits), train([SHORT], digits)
+    assert same(a, b)
+    [c] = train([SHORT.replace(seed=1)], digits)
+    assert not same(a, c)
+
+
+def test_selection_is_by_validation_loss(digits):
+    [record] = train([SHORT.replace(epochs=6, lr=0.3, optimizer="momentum")], digits)
+    assert record["selected_epoch"] == np.argmin(record["val_loss"]) + 1
+    assert len(record["norm"]) == 7 and len(record["layer_norms"]) == 7 * len(record["layers"]) == 7 * 9
+    np.testing.assert_allclose(
+        np.square(np.reshape(record["layer_norms"], (7, -1))).sum(1), np.square(record["norm"]), rtol=1e-5
+    )
+    cosines = np.reshape(record["layer_cosines"], (7, -1))
+    np.testing.assert_allclose(cosines[0], 1, atol=1e-6)
+    assert (cosines[-1] < 1).all()
+    accuracy = (np.frombuffer(record["predictions"], np.uint8) == data.load("digits").test_labels).mean()
+    assert accuracy == pytest.approx(record["test_accuracy"], abs=1e-6)
+
+
+def test_too_many_images_asked_for(digits):
+    with pytest.raises(InitmemError, match="train_size \\+ val_size = 700 \\+ 200 is more than the 797"):
+        train([preset("digits").replace(train_size=700)], digits)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_killed_and_resumed_run_ends_in_the_same_bits(digits, optimizer, tmp_path, monkeypatch):
+    """SIGKILL at a random moment, again and again, until the run gets through."""
+    runs = grid(SHORT.replace(optimizer=optimizer, epochs=25), sigma_w=[0.5, 2.0])
+    whole = train(runs, digits)
+    script = f"""
+import pickle, sys, torch
+torch.set_num_threads(1)
+from initmem import data, train
+from initmem.config import Run
+train.CHECKPOINT_SECONDS = 0
+runs = [Run(**fields) for fields in {[run.model_dump() for run in runs]!r}]
+from pathlib import Path
+print("ready", flush=True)
+records = train.train(runs, data.load("digits"), checkpoint=Path(sys.argv[1]))
+pickle.dump(records, open(sys.argv[2], "wb"))
+"""
+    checkpoint, output = tmp_path / "state.pt", tmp_path / "records.pkl"
+    rng, kills = np.random.default_rng(len(optimizer)), 0
+    while not output.exists():
+        process = subprocess.Popen([sys.executable, "-c", script, checkpoint, output], stdout=subprocess.PIPE)
+        process.stdout.readline()
+        if kills < 3:
+            deadline = time.monotonic() + 30
+            while not checkpoint.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(rng.uniform(0, 0.4))
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        assert process.wait(timeout=120) in (0, -signal.SIGKILL)
+        process.stdout.close()
+    for a, b in zip(whole, pickle.loads(output.read_bytes()), strict=True):
+        assert same(a, b)
+
+
+def test_a_damaged_checkpoint_means_starting_over(digits, tmp_path):
+    checkpoint = tmp_path / "state.pt"
+    checkpoint.write_bytes(b"not a checkpoint")
+    [a], [b] = train([SHORT], digits, checkpoint=checkpoint), train([SHORT], digits)
+    assert same(a, b)
+
+
+def test_golden_run_guards_the_numerics(digits):
+    """If this fails because the numerics changed on purpose, raise ENGINE_VERSION and put the new values here."""
+    assert ENGINE_VERSION == 1
+    run = SHORT.replace(epochs=3, sigma_w=1.0)
+    losses = {name: train([run.replace(optimizer=name)], digits)[0]["train_loss"] for name in OPTIMIZERS}
+    for name, expected in GOLDEN.items():
+        np.testing.assert_allclose(losses[name], expected, rtol=5e-3)
+
+
+GOLDEN = {
+    "sgd": [3.15095, 2.36692, 1.8857],
+    "momentum": [2.96722, 1.48031, 0.92035],
+    "adam": [2.58393, 1.12643, 0.57837],
+    "adamw": [2.58393, 1.12643, 0.57837],
+    "muon": [3.29801, 2.48375, 1.83083],
+}
