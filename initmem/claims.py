@@ -33,7 +33,7 @@ _list = BeforeValidator(lambda value: list(value) if hasattr(value, "__iter__") 
 class Parameters(Checked):
     """What a chapter lets its reader change. None means: as the ledger's recipe for the preset has it."""
 
-    preset: Annotated[PresetName, Field(description="scale of the experiment: digits, laptop or paper")] = "laptop"
+    preset: Annotated[PresetName, Field(description="scale of the experiment: digits, laptop or paper")] = "digits"
     sigma_w: Annotated[
         Annotated[list[Positive], Field(min_length=1), _list] | None,
         Field(description="scales of the initial kernels, each above 0; the paper's lie in [0.1, 2.5]"),

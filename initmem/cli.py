@@ -51,6 +51,8 @@ def _value(text: str) -> Any:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
         return text
+    if value == "None":  # as papermill has it
+        return None
     if isinstance(value, str):  # YAML 1.1 reads 1e-3 as a string; people do not
         try:
             return float(value)

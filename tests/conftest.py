@@ -5,7 +5,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
+
+# Machines differ in speed, and a test must not depend on it.
+hypothesis.settings.register_profile("any-machine", deadline=None)
+hypothesis.settings.load_profile("any-machine")
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -36,3 +41,11 @@ def built_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if result.returncode:
         pytest.fail("the strict build failed:\n" + result.stdout[-6000:], pytrace=False)
     return output / "_build" / "html"
+
+
+@pytest.fixture
+def own_store(tmp_path, monkeypatch) -> Path:
+    """An empty store in place of the reader's own and of the shipped one."""
+    monkeypatch.setenv("INITMEM_DATA", str(tmp_path / "cache"))
+    monkeypatch.setenv("INITMEM_SHIPPED", str(tmp_path / "shipped"))
+    return tmp_path

@@ -1,0 +1,30 @@
+# `make book` and `make test` are all that is needed from a fresh clone. PYTHON names the interpreter to start from.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: book test install clean notebooks
+
+book: install
+	$(BIN)/initmem reproduce sgd-remembers --preset digits --seeds 3 --fresh
+	$(BIN)/python book/_ext/notebooks.py --check
+	$(BIN)/jupyter-book build . -W -n --keep-going
+	@echo; echo "The book is built. Open it: $(CURDIR)/_build/html/index.html"
+
+test: install
+	$(BIN)/python -m pytest
+
+install: $(READY)
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(0 if (3, 11) <= v < (3, 14) else f"initmem needs Python 3.11 to 3.13; this is {v[0]}.{v[1]}: make PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[train,book,test,pinned]'
+	@touch $(READY)
+
+notebooks: install
+	$(BIN)/python book/_ext/notebooks.py
+
+clean:
+	rm -rf _build

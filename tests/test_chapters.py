@@ -1,0 +1,115 @@
+"""Chapters as a reader, a re-runner and papermill meet them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from initmem import chapters, claims, store
+
+ROOT = Path(__file__).resolve().parents[1]
+CHAPTERS = sorted(chapters.chapters())
+# Small enough to train within seconds, changed enough to matter.
+QUICK = ["-p", "preset", "digits", "-p", "seeds", "2", "-p", "epochs", "2", "-p", "lr", "0.02"]
+
+
+def papermill(chapter, output, *arguments, cwd=ROOT, **environment):
+    source = os.path.relpath(ROOT / "book" / f"{chapter}.ipynb", cwd)
+    command = [sys.executable, "-m", "papermill", source, output, "--no-progress-bar", *arguments]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env={**os.environ, **environment})
+
+
+def outputs(path):
+    """All HTML and text that a notebook shows."""
+    cells = nbformat.read(path, as_version=4).cells
+    shown = [output for cell in cells if cell.cell_type == "code" for output in cell.outputs]
+    return "\n".join(str(data) for output in shown for data in [output.get("data", {}), output.get("text", "")] if data)
+
+
+@pytest.mark.parametrize("notebook", sorted(path.name for path in (ROOT / "book").glob("*.ipynb")))
+def test_every_notebook_executes_without_torch(notebook, tmp_path):
+    """nbval runs each cell; a cell that raises fails. Importing torch raises."""
+    trap = tmp_path / "torch"
+    trap.mkdir()
+    (trap / "__init__.py").write_text('raise ImportError("torch must not be imported by the book")\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "--nbval-lax", "--nbval-cell-timeout=600", "-p", "no:cacheprovider", f"book/{notebook}"],
+        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+    )  # fmt: skip
+    assert done.returncode == 0 and "passed" in done.stdout, done.stdout[-3000:]
+
+
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_a_chapter_has_its_documented_parameters(chapter):
+    cells = nbformat.read(ROOT / "book" / f"{chapter}.ipynb", as_version=4).cells
+    [cell] = [cell for cell in cells if "parameters" in cell.metadata.get("tags", [])]
+    lines = cell.source.splitlines()
+    assert [line.split(" = ")[0] for line in lines] == list(claims.Parameters.model_fields)
+    assert all(" # " in line for line in lines), "each says what it is and may be"
+
+
+@pytest.mark.parametrize(("chapter", "folder"), list(zip(CHAPTERS, [ROOT, ROOT / "book"], strict=False)))
+def test_a_chapter_reruns_from_an_empty_store_with_other_parameters(chapter, folder, tmp_path):
+    output = tmp_path / "out.ipynb"
+    done = papermill(
+        chapter, output, *QUICK, "-y", "{sigma_w: [0.1, 2.5]}", cwd=folder,
+        INITMEM_DATA=str(tmp_path / "cache"), INITMEM_SHIPPED=str(tmp_path / "none"),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    shown = outputs(output)
+    assert "initmem-verdict" in shown and "2 seeds" in shown and "initmem-figure" in shown
+    rows = len(list((tmp_path / "cache" / "results").glob("*.parquet")))
+    assert rows == 2 * 2 * len(claims.claim(chapters.chapters()[chapter]).recipe())
+
+
+def test_a_rerun_shows_both_the_readers_figures_and_the_shipped_ones(tmp_path):
+    output = tmp_path / "out.ipynb"
+    done = subprocess.run(
+        [sys.executable, "-m", "initmem.cli", "rerun", "sgd-remembers", "-o", output, *QUICK, "-p", "sigma_w", "[0.1, 2.5]"],
+        cwd=ROOT, capture_output=True, text=True, env={**os.environ, "INITMEM_DATA": str(tmp_path / "cache")},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "your parameters" in outputs(output) and "shipped" in outputs(output)
+
+
+def test_one_scale_is_no_question(tmp_path):
+    output = tmp_path / "out.ipynb"
+    done = papermill("sgd-remembers", output, *QUICK, "-p", "sigma_w", "1.0", INITMEM_DATA=str(tmp_path / "cache"))
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "Untested" in outputs(output) and "at least two values of σ_w" in outputs(output)
+
+
+@pytest.mark.parametrize(("arguments", "says"), [
+    (["-p", "learning_rate", "0.1"], "unknown parameter 'learning_rate'"),
+    (["-p", "lr", "fast"], "lr = 'fast' is not allowed"),
+    (["-p", "preset", "digit"], "did you mean 'digits'"),
+])  # fmt: skip
+def test_plain_papermill_is_told_what_is_wrong(tmp_path, arguments, says):
+    done = papermill("sgd-remembers", tmp_path / "out.ipynb", *arguments)
+    assert done.returncode != 0 and says in done.stderr
+
+
+def test_no_number_of_a_result_is_typed_in_a_chapter():
+    """The paper's figures and ours reach the text through glue: none stands in the source."""
+    for chapter in CHAPTERS:
+        text = (ROOT / "book" / f"{chapter}.md").read_text(encoding="utf-8")
+        for claim in claims.ledger().claims.values():
+            for figure in claim.paper.spread_pp.values():
+                assert f"{figure} pp" not in text and f"{figure:g} pp" not in text.replace("5 pp", "")
+
+
+def test_shipped_rows_cover_every_testable_claim():
+    shipped = store.current(store.read(cached=False))
+    for name in claims.testable():
+        claim = claims.claim(name)
+        assert len(claims.at_hand(claim, "digits", shipped)) == len(claim.runs(preset="digits"))
+
+
+def test_notebooks_carry_no_output_and_no_path():
+    for path in (ROOT / "book").glob("*.ipynb"):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        assert all(not cell.get("outputs") and cell.get("execution_count") is None for cell in content["cells"])

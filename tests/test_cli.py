@@ -1,0 +1,181 @@
+"""The command as a person types it, and every kind of bad input: one sentence, exit code 2, nothing lost."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from initmem import chapters, cli, claims, store
+from initmem.config import InitmemError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def run(*arguments, **options):
+    """A real process of the command."""
+    return subprocess.run(
+        [sys.executable, "-m", "initmem.cli", *map(str, arguments)], capture_output=True, text=True, cwd=ROOT, **options
+    )
+
+
+def call(capsys, monkeypatch, *arguments):
+    """The command in this process: exit code, stdout, stderr."""
+    monkeypatch.setattr(sys, "argv", ["initmem", *map(str, arguments)])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    out = capsys.readouterr()
+    return stop.value.code or 0, out.out, out.err
+
+
+BAD = [
+    (["reproduce", "sgd-remember"], "unknown claim 'sgd-remember'", "did you mean 'sgd-remembers'"),
+    (["reproduce", "l2-erases"], "no experiment yet", "sgd-remembers"),
+    (["reproduce", "sgd-remembers", "--preset", "digit"], "unknown preset 'digit'", "did you mean 'digits'"),
+    (["reproduce", "sgd-remembers", "--seeds", "0"], "seeds = 0", "greater than or equal to 1"),
+    (["reproduce", "sgd-remembers", "-p", "learning_rate", "0.1"], "unknown parameter 'learning_rate'", "lr"),
+    (["reproduce", "sgd-remembers", "-p", "lrr", "0.1"], "unknown parameter 'lrr'", "did you mean 'lr'"),
+    (["reproduce", "sgd-remembers", "-p", "lr", "fast"], "lr = 'fast'", "number"),
+    (["reproduce", "sgd-remembers", "-p", "lr", "-0.1"], "lr = -0.1", "greater than 0"),
+    (["reproduce", "sgd-remembers", "-p", "lr", ".nan"], "lr = nan", "finite"),
+    (["reproduce", "sgd-remembers", "-p", "lr", "inf"], "lr = inf", "finite"),
+    (["reproduce", "sgd-remembers", "-p", "epochs", "2.5"], "epochs = 2.5", "integer"),
+    (["reproduce", "sgd-remembers", "-p", "sigma_w", "[]"], "sigma_w = []", "at least 1"),
+    (["reproduce", "sgd-remembers", "-p", "sigma_w", "[0, 1]"], "= 0", "greater than 0"),
+    (["reproduce", "sgd-remembers", "-p", "sigma_w", "0"], "= 0", "greater than 0"),
+    (["reproduce", "sgd-remembers", "-p", "optimizers", "adamm"], "'adamm'", "did you mean 'adam'"),
+    (["reproduce", "sgd-remembers", "-p", "batch_size", "301"], "batch_size = 301", "2 to 300"),
+    (["reproduce", "sgd-remembers", "-p", "batch_size", "1"], "batch_size = 1", "greater than or equal to 2"),
+    (["reproduce", "sgd-remembers", "--preset", "laptop"], "cifar10", "initmem data fetch cifar10"),
+    (["rerun", "sgd-remembrs"], "unknown chapter 'sgd-remembrs'", "did you mean 'sgd-remembers'"),
+    (["rerun", "sgd-remembers", "-p", "seed", "3"], "unknown parameter 'seed'", "did you mean 'seeds'"),
+    (["rerun", "sgd-remembers", "-p", "batch_size", "9999"], "batch_size = 9999", "2 to 300"),
+    (["rerun", "sgd-remembers", "-o", "no/such/folder/out.ipynb"], "no/such/folder", "does not exist"),
+    (["clocks", "--lr", "-1"], "lr = -1", "greater than 0"),
+    (["clocks", "--lr", "nan"], "lr = nan", "finite"),
+    (["clocks", "--lr", "0.1", "--batch-size", "50000"], "batch_size = 50000", "2 to 40000"),
+    (["data", "fetch", "cifar"], "cifar", "cifar10"),
+    (["data", "add", "mine", "no/such/folder"], "no/such/folder", "exist"),
+    (["results", "merge", "nothing.parquet"], "nothing.parquet", "does not exist"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "names", "allows"), BAD, ids=[" ".join(case[0]) for case in BAD])
+def test_bad_input_is_one_sentence(own_store, capsys, monkeypatch, arguments, names, allows):
+    code, out, err = call(capsys, monkeypatch, *arguments)
+    assert code == 2
+    assert names in err and allows in err, err
+    assert err.count("\n") == 1 and "Traceback" not in err and out == ""
+    assert not store.results_dir().exists(), "nothing ran"
+
+
+@pytest.mark.parametrize("arguments", [["reproduce"], ["reproduc"], ["reproduce", "sgd-remembers", "--seeds", "x"], ["clocks"]])
+def test_usage_errors_exit_with_2(capsys, monkeypatch, arguments):
+    assert call(capsys, monkeypatch, *arguments)[0] == 2
+
+
+def test_damaged_and_foreign_files_in_the_store_are_named(own_store, capsys, monkeypatch):
+    store.results_dir().mkdir(parents=True)
+    (store.results_dir() / "bad.parquet").write_bytes(b"PAR1 no PAR1")
+    for arguments in (["claims"], ["results", "list"], ["results", "verify"]):
+        code, _, err = call(capsys, monkeypatch, *arguments)
+        assert code == 2 and "bad.parquet" in err
+
+
+@pytest.mark.parametrize("statement", [
+    "import initmem",
+    "import initmem; initmem.read(); initmem.claim; initmem.table; initmem.sweep; initmem.run_clocks; initmem.panels",
+    "from initmem import plots, report, chapters, cli, runner, data, store, metrics, clocks, claims",
+    "from initmem import report; report.scoreboard_text(); report.scoreboard_page()",
+])  # fmt: skip
+def test_the_reading_half_never_imports_torch(statement):
+    code = f"import sys; sys.modules['torch'] = None; {statement}; assert sys.modules['torch'] is None"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_shipped_claims_are_judged_without_torch():
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import initmem\n"
+        "claim = initmem.claim('sgd-remembers')\n"
+        "results = initmem.sweep(claim.runs(preset='digits'))\n"
+        "assert len(results) == 70 and claim.verdict(results).lines"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
+def test_help_loads_nothing_heavy():
+    code = "import sys; from initmem import cli; assert not {'torch', 'pandas', 'matplotlib', 'scipy', 'pyarrow'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+    assert "reproduce" in run("--help").stdout
+
+
+def test_reproduce_trains_live_and_answers_in_json(own_store):
+    done = run(
+        "reproduce", "sgd-remembers", "--seeds", 1, "--fresh", "--json", "-p", "sigma_w", "[0.1, 2.5]", "-p", "epochs", 3,
+        "-p", "optimizers", "sgd",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["claim"] == "sgd-remembers" and answer["outcome"] in ("partly", "not")
+    rows = answer["per_sigma_w"]["sgd"]
+    assert [row["σ_w"] for row in rows] == [0.1, 2.5] and all(row["n"] == 1 for row in rows)
+    assert answer["clocks"]["sgd"]["steps"] == 54
+    assert "epoch" in done.stderr, "a progress bar"
+    assert len(store.read(shipped=False)) == 4  # SGD and, for context, momentum
+
+
+def test_reproduce_prints_tables_clocks_and_verdict():
+    done = run("reproduce", "sgd-remembers")
+    assert done.returncode == 0, done.stderr
+    for part in ("SGD + momentum", "test accuracy (%)", "paper: SGD, low rate, 300 epochs", "26.5 pp", "n = 5", "✓", "runs on"):
+        assert part in done.stdout
+    assert "training" not in done.stderr, "shipped rows answer"
+
+
+def test_claims_lists_all_seven():
+    out = run("claims").stdout
+    assert all(name in out for name in claims.ledger().claims) and len(claims.ledger().claims) == 7
+
+
+def test_clocks_prints_the_papers_regimes():
+    out = run("clocks", "--lr", "1e-3").stdout
+    line = next(line for line in out.splitlines() if "yours" in line)
+    assert "0.00073" in line and "93.8" in line  # the paper's own protocol, but for half a step an epoch
+    assert out.count("paper:") == 4
+
+
+def test_results_commands(own_store, tmp_path):
+    from test_store import record
+
+    store.append([record(seed=seed) for seed in range(2)])
+    assert "2 runs, all in order" in run("results", "verify").stdout
+    assert "sgd" in run("results", "list").stdout
+    assert "2 runs written" in run("results", "export", tmp_path / "all.parquet").stdout
+    assert "0 new runs" in run("results", "merge", tmp_path / "all.parquet").stdout
+
+
+def test_data_list_names_the_built_in_sets(own_store):
+    out = run("data", "list").stdout
+    assert all(name in out for name in ("digits", "cifar10", "fashion_mnist"))
+
+
+def test_papermills_own_misspelt_parameter_is_caught():
+    with pytest.raises(InitmemError, match="unknown parameter 'learning_rate'"):
+        chapters.check({"preset": "digits", "lr": None, "learning_rate": 0.1, "In": [""], "Out": {}, "_hidden": 1})
+    assert chapters.check({"preset": "digits", "lr": 0.1, "claim": object()}).lr == 0.1
+
+
+@pytest.mark.parametrize(("text", "value"), [
+    ("1e-3", 0.001), ("0.1", 0.1), ("3", 3), ("[0.1, 2]", [0.1, 2]), ("None", None), ("null", None), ("adam", "adam"), ("[", "["),
+])  # fmt: skip
+def test_values_on_the_command_line(text, value):
+    assert cli._value(text) == value
+
+
+def test_pairs_are_papermills():
+    assert cli.join_pairs(["-p", "lr", "-0.1", "--fresh"]) == ["-p", "lr=-0.1", "--fresh"]
+    assert cli.join_pairs(["-p", "lr=1"]) == ["-p", "lr=1"]
+    assert re.match("-p", cli.join_pairs(["-p"])[0])

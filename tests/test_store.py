@@ -1,0 +1,123 @@
+"""The store: whole files or none, verified rows, and nothing lost when the disk refuses."""
+
+import errno
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from initmem import store
+from initmem.config import InitmemError, preset
+
+
+def record(**fields):
+    """A well-formed row, without training anything."""
+    run = preset("digits").replace(**{"epochs": 2, **fields})
+    curve = [0.5, 0.25]
+    return dict(
+        run.model_dump(), run_id=run.run_id("copy"), engine=1, status="finished", selected_epoch=1,
+        test_loss=0.1, test_accuracy=0.9, last_test_loss=0.1, last_test_accuracy=0.8,
+        train_loss=curve, train_accuracy=curve, val_loss=curve, val_accuracy=curve, norm=[1.0, 2.0, 3.0],
+        layers=["a", "b"], layer_norms=[1.0] * 6, layer_cosines=[1.0] * 6, predictions=b"\0\1", last_predictions=b"\0\1",
+        data_source="test", data_fingerprint="copy", package_version="0", torch_version="0", git_revision="", device="cpu",
+        threads=1, precision_used="fp32", lanes=1, wall_seconds=1.0, date="2026-01-01",
+    )  # fmt: skip
+
+
+def test_rows_come_back_as_they_were(own_store):
+    store.append([record(seed=seed) for seed in range(3)])
+    frame = store.read(shipped=False)
+    assert sorted(frame["seed"]) == [0, 1, 2]
+    row = frame[frame["seed"] == 1].iloc[0]
+    assert row["test_accuracy"] == 0.9 and list(row["norm"]) == [1, 2, 3] and row["predictions"] == b"\0\1"
+    assert store.verify() == []
+
+
+def test_a_run_trained_anew_replaces_its_own_row_alone(own_store):
+    store.append([record(seed=0), record(seed=1)])
+    store.append([record(seed=0) | dict(test_accuracy=0.5)])
+    frame = store.read(shipped=False)
+    assert len(frame) == 2 and frame.set_index("seed").loc[0, "test_accuracy"] == 0.5
+
+
+def test_merge_and_export_round_trip(own_store, tmp_path):
+    store.append([record(seed=seed) for seed in range(3)])
+    assert store.export(tmp_path / "all.parquet", shipped=False) == 3
+    first = (tmp_path / "all.parquet").read_bytes()
+    store.export(tmp_path / "all.parquet", shipped=False)
+    assert (tmp_path / "all.parquet").read_bytes() == first, "equal rows give equal files"
+    for path in store.results_dir().glob("*.parquet"):
+        path.unlink()
+    assert store.merge([tmp_path / "all.parquet"]) == 3
+    assert store.merge([tmp_path / "all.parquet"]) == 0
+
+
+@pytest.mark.parametrize("fault", ["truncated", "garbage", "foreign", "flipped"])
+def test_a_damaged_file_is_named_and_the_others_stay(own_store, fault):
+    store.append([record(seed=0), record(seed=1)])
+    path = sorted(store.results_dir().glob("*.parquet"))[0]
+    content = path.read_bytes()
+    if fault == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif fault == "garbage":
+        path.write_bytes(b"no parquet at all")
+    elif fault == "foreign":
+        pq.write_table(pa.table({"a": [1]}), path)
+    else:
+        path.write_bytes(content[:200] + bytes([content[200] ^ 255]) + content[201:])
+    with pytest.raises(InitmemError, match=path.name):
+        store.read(shipped=False)
+    assert any(path.name in sentence for sentence in store.verify())
+    path.unlink()
+    assert len(store.read(shipped=False)) == 1
+
+
+@pytest.mark.parametrize("change", [
+    dict(lr=0.5), dict(run_id="0" * 16), dict(norm=[1.0]), dict(train_loss=[1.0]), dict(test_accuracy=1.5), dict(predictions=b"")
+])  # fmt: skip
+def test_verify_finds_rows_that_contradict_themselves(own_store, change):
+    store.append([record() | change])
+    assert len(store.verify()) >= 1
+
+
+def test_merging_a_damaged_file_changes_nothing(own_store, tmp_path):
+    store.append([record(seed=5)])
+    store.export(tmp_path / "good.parquet", shipped=False)
+    (tmp_path / "bad.parquet").write_bytes(b"x")
+    for path in store.results_dir().glob("*.parquet"):
+        path.unlink()
+    with pytest.raises(InitmemError, match="bad.parquet"):
+        store.merge([tmp_path / "good.parquet", tmp_path / "bad.parquet"])
+    assert store.read(shipped=False).empty
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_disk_that_refuses(own_store, monkeypatch, number):
+    store.append([record(seed=0)])
+
+    def refuse(*args, **kwargs):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(store.pq, "write_table", refuse)
+    with pytest.raises(InitmemError, match=f"cannot write .*{os.strerror(number)}.*INITMEM_DATA"):
+        store.append([record(seed=1)])
+    with pytest.raises(InitmemError):
+        store.check_writable()
+    assert len(store.read(shipped=False)) == 1 and not list(store.results_dir().glob(".*"))
+
+
+def test_a_store_where_no_folder_can_be(own_store, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    monkeypatch.setenv("INITMEM_DATA", str(tmp_path / "file" / "below"))
+    with pytest.raises(InitmemError, match="cannot write"):
+        store.check_writable()
+
+
+def test_shipped_results_are_in_order():
+    assert [fault for fault in store.verify() if str(store.shipped_dir()) in fault] == []
+    shipped = store.read(cached=False)
+    assert len(shipped) and set(shipped["engine"]) == {store.ENGINE_VERSION}
+    assert sum(path.stat().st_size for path in store.shipped_dir().glob("*")) < 30e6
+
+
