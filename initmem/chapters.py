@@ -1,12 +1,18 @@
 """Chapters as notebooks: checked parameters in, an executed notebook or page out, by papermill."""
 
 import importlib.util
+import os
 import re
+import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import yaml
 
 from initmem.claims import Claim, Parameters, at_hand, claim, ledger
 from initmem.config import PRESETS, InitmemError, unknown
@@ -75,6 +81,31 @@ def rerun(chapter: str, parameters: Parameters, output: Path | None, as_html: bo
         raise InitmemError(f"the chapter stopped at cell {error.exec_count}: {error.ename}: {error.evalue}; see {output}") from None
     if not as_html:
         return [output]
-    page = output.with_suffix(".html")
-    page.write_text(_page(output), encoding="utf-8")
-    return [output, page]
+    return [output, _page(output, name)]
+
+
+def _page(notebook: Path, name: str) -> Path:
+    """Render one executed notebook in the book's own style. Returns the page, in a folder that works offline."""
+    book = book_dir()
+    if not (book.parent / "_config.yml").exists() or importlib.util.find_spec("jupyter_book") is None:
+        raise InitmemError(f"{notebook} is written, but a page needs jupyter-book and a checkout: make install")
+    config = yaml.safe_load((book.parent / "_config.yml").read_text(encoding="utf-8"))
+    config["execute"]["execute_notebooks"] = "off"
+    config["exclude_patterns"].remove("book/*.ipynb")
+    target = notebook.with_suffix("").with_name(notebook.stem + "_html")
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder)
+        for part in ("_static", "_ext"):
+            shutil.copytree(book / part, source / "book" / part)
+        shutil.copy(book / "references.bib", source / "book")
+        shutil.copy(notebook, source / "book" / f"{name}.ipynb")
+        (source / "_config.yml").write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8")
+        (source / "_toc.yml").write_text(f"format: jb-book\nroot: book/{name}\n", encoding="utf-8")
+        command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", source]
+        built = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env={**os.environ, "PYTHONUTF8": "1"})
+        html = source / "_build" / "html"
+        if built.returncode or not (html / "book" / f"{name}.html").exists():
+            raise InitmemError(f"{notebook} is written, but its page could not be built: {built.stdout.splitlines()[-1]}")
+        shutil.rmtree(target, ignore_errors=True)
+        shutil.copytree(html, target)
+    return target / "book" / f"{name}.html"

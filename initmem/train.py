@@ -29,9 +29,10 @@ def train(
 ) -> list[dict]:
     """Train runs that differ in sigma_w alone, side by side, and return one record (a row of the store) for each.
 
-    `on_epoch` is called after every epoch. With `checkpoint` the state is saved about once a minute, and a later call with the same path goes on to the identical record.
+    `on_epoch` is called after every epoch. With `checkpoint` the state is saved about once a minute, and a later call
+    with the same path goes on to the identical record.
     """
-    run, started = runs[0], time.monotonic()
+    run = runs[0]
     engine = prepare(run)
     images = split(run, data, engine)
     model = build(run, data.train_images.shape[-1], len(data.classes), [r.sigma_w for r in runs])
@@ -45,18 +46,9 @@ def train(
     saved = time.monotonic()
 
     while state.epoch < run.epochs and not state.diverged.all():
-        order = permutation(run.train_size, run.seed, ORDER, state.epoch).to(engine.device)
-        totals = torch.zeros(2, model.lanes, device=engine.device)
-        model.train()
-        for batch in order[: run.steps_per_epoch * run.batch_size].split(run.batch_size):
-            labels = images["train_labels"][batch]
-            loss, logits = forward(model, images["train"][batch], labels, engine)
-            optimizer.zero_grad(set_to_none=True)
-            loss.sum().backward()  # lanes share no parameter: each gets the gradient of its own loss
-            optimizer.step()
-            totals += torch.stack([loss.detach(), accuracy(logits, labels)])
+        training = train_epoch(model, optimizer, images, run, state.epoch, engine)
         _, validation = evaluate(model, images["val"], images["val_labels"], engine)
-        state.record_epoch(model, initial, totals / run.steps_per_epoch, validation)
+        state.record_epoch(model, initial, training, validation)
         on_epoch()
         if checkpoint and time.monotonic() - saved > CHECKPOINT_SECONDS:
             state.save(checkpoint, model, optimizer)
@@ -72,7 +64,7 @@ def train(
         layers=[name for name, _ in kernels(model)],
         **provenance(engine),
         lanes=len(runs),
-        wall_seconds=(time.monotonic() - started + state.seconds_before) / len(runs),
+        wall_seconds=state.seconds() / len(runs),
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
     )
     return [
@@ -82,6 +74,23 @@ def train(
         | dict(predictions=predictions[:, lane].tobytes(), last_predictions=last_predictions[:, lane].tobytes())
         for lane, r in enumerate(runs)
     ]
+
+
+def train_epoch(
+    model: Network, optimizer: torch.optim.Optimizer, images: dict[str, Tensor], run: Run, epoch: int, engine: Engine
+) -> Tensor:
+    """One pass over the training images, without a host synchronization. Mean loss and accuracy per lane: (2, lanes)."""
+    order = permutation(run.train_size, run.seed, ORDER, epoch).to(engine.device)
+    totals = torch.zeros(2, model.lanes, device=engine.device)
+    model.train()
+    for batch in order[: run.steps_per_epoch * run.batch_size].split(run.batch_size):
+        labels = images["train_labels"][batch]
+        loss, logits = forward(model, images["train"][batch], labels, engine)
+        optimizer.zero_grad(set_to_none=True)
+        loss.sum().backward()  # lanes share no parameter: each gets the gradient of its own loss
+        optimizer.step()
+        totals += torch.stack([loss.detach(), accuracy(logits, labels)])
+    return totals / run.steps_per_epoch
 
 
 def split(run: Run, data: Data, engine: Engine) -> dict[str, Tensor]:
@@ -170,6 +179,10 @@ class State:
         self.geometry.append(measure_kernels(model, initial))
         self.diverged |= ~self.scalars[-1][[0, 2]].isfinite().all(0)
 
+    def seconds(self) -> float:
+        """Wall time so far, over all processes that worked on this state."""
+        return self.seconds_before + time.monotonic() - self.started
+
     def restore_best(self, model: Network) -> None:
         """Put the selected weights back into the model."""
         for kept, now in zip(self.best, self._tensors(model), strict=True):
@@ -192,10 +205,8 @@ class State:
 
     def save(self, path: Path, model: Network, optimizer: torch.optim.Optimizer) -> None:
         """Write a checkpoint atomically."""
-        self.seconds_before += time.monotonic() - self.started
-        self.started = time.monotonic()
-        names = ("epoch", "seconds_before", "best", "best_loss", "selected_epoch", "diverged", "scalars", "geometry")
-        content = {name: getattr(self, name) for name in names}
+        names = ("epoch", "best", "best_loss", "selected_epoch", "diverged", "scalars", "geometry")
+        content = {name: getattr(self, name) for name in names} | {"seconds_before": self.seconds()}
         content |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}.part")
