@@ -82,8 +82,9 @@ def picture(figure: Figure, name: str, caption: str, alt: str, results: pd.DataF
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r'\1 width="100%"', svg, count=1)
+    width = 1.5 * float(re.search(r'width="([\d.]+)pt"', svg)[1])  # text a little larger than the page's at full size
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf'\1 width="100%" style="max-width: {width:.0f}px"', svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
     svg = re.sub(r"font: ([^;\"]*px) [^;\"]*", r"font: \1 inherit", svg).replace("px inherit", "px var(--initmem-font, sans-serif)")
     for stand_in, style in _STYLES.items():
@@ -140,7 +141,7 @@ def memory_curves(panels: dict[str, pd.DataFrame], name: str, caption: str) -> P
                 ends = metrics.table(rows).iloc[[0, -1]]
                 text = [f"{e:.1f} % at σ_w {s:g}" for s, e in zip(ends["σ_w"], ends["test accuracy (%)"])]
                 sentences.append(f"{title}, {LABELS[optimizer]}: {text[0]}, {text[1]}, spread {metrics.spread(rows):.1f} pp.")
-            ax.set(title=title, xlabel="initialization scale σ_w", ylabel="test accuracy (%)" if ax is axes[0] else "")
+            ax.set(title=title, xlabel=r"initialization scale $\sigma_w$", ylabel="test accuracy (%)" if ax is axes[0] else "")
             ax.legend(loc="lower left", fontsize=10)
             _room_below(ax, len(order))
     everything = pd.concat(panels.values())
@@ -165,7 +166,7 @@ def norm_memory(results: pd.DataFrame, name: str, caption: str) -> Picture:
             )
         ends = np.array([results["norm"].str[0].min(), results["norm"].str[0].max()])
         ax.plot(ends, ends, color=_INK, linewidth=1, linestyle=":", label="remembered: slope 1")
-        ax.set(xscale="log", yscale="log", xlabel="initial norm ‖W_0‖", ylabel="final norm ‖W_T‖")
+        ax.set(xscale="log", yscale="log", xlabel=r"initial norm $\Vert W_0\Vert$", ylabel=r"final norm $\Vert W_T\Vert$")
         ax.legend(loc="upper left", fontsize=10)
         low, high = ax.get_ylim()
         ax.set_ylim(low, high * (high / low) ** 0.45)
@@ -180,11 +181,11 @@ def trajectories(results: pd.DataFrame, name: str, caption: str, seed: int = 0) 
     stand_ins = {s: f"#b000{i:02d}" for i, s in enumerate(sorted(rows["sigma_w"].unique()))}
     sentences = []
     with matplotlib.rc_context(_THEME):
-        figure = Figure(figsize=(max(6.5, 3.3 * len(optimizers)), 5.2), layout="constrained")
+        figure = Figure(figsize=(max(6.0, 2.4 * len(optimizers)), 4.8), layout="constrained")
         grid = figure.subplots(2, len(optimizers), sharex="col", sharey="row", squeeze=False)
         for column, optimizer in zip(grid.T, optimizers, strict=True):
             for _, row in rows[rows["optimizer"] == optimizer].iterrows():
-                colour, label = stand_ins[row["sigma_w"]], f"σ_w = {row['sigma_w']:g}"
+                colour, label = stand_ins[row["sigma_w"]], rf"$\sigma_w$ = {row['sigma_w']:g}"
                 column[0].plot(np.arange(len(row["norm"])), row["norm"], color=colour, label=label, linewidth=1.6)
                 curve = 100 * np.asarray(row["train_accuracy"])
                 column[1].plot(np.arange(1, len(curve) + 1), curve, color=colour, linewidth=1.6)
@@ -226,7 +227,7 @@ def spreads(panels: dict[str, pd.DataFrame], paper: dict[str, float], name: str,
             ax.plot(spread.value, y, marker=_MARKERS[key], color=colour, fillstyle=fill, markersize=9, clip_on=False)
             ax.plot([floor] * 2, [y - 0.3, y + 0.3], color=_INK, linewidth=1.4)
         ax.set_yticks(range(len(entries)), [label for label, *_ in entries])
-        ax.set(xlabel="spread of test accuracy over σ_w (pp)", xlim=(0, None), ylim=(len(entries) - 0.5, -0.5))
+        ax.set(xlabel=r"spread of test accuracy over $\sigma_w$ (pp)", xlim=(0, None), ylim=(len(entries) - 0.5, -0.5))
         ax.grid(False, axis="y")
     sentences = [f"{label}: {f'{spread:.1f}' if spread.n else f'{spread.value:g}'} pp" for label, _, spread, _ in entries]
     return picture(figure, name, caption, "Spreads compared. " + "; ".join(sentences) + ".", pd.concat(panels.values()))
@@ -253,5 +254,6 @@ def _room_below(ax: Axes, lines: int) -> None:
 
 def _plain_ticks(ax: Axes, x: bool = True) -> None:
     for axis in [ax.yaxis, *[ax.xaxis] * x]:
+        axis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(matplotlib.ticker.NullFormatter())
+        axis.set_minor_locator(matplotlib.ticker.NullLocator())

@@ -9,7 +9,7 @@ import pandas as pd
 
 from initmem import metrics, store
 from initmem.claims import Claim, Parameters, Verdict, scoreboard
-from initmem.clocks import PAPER_REGIMES, Clocks, paper_clocks, run_clocks
+from initmem.clocks import PAPER_REGIMES, Clocks, active_clock, paper_clocks, run_clocks
 from initmem.config import PRESETS, Run
 from initmem.plots import LABELS, provenance
 
@@ -142,6 +142,15 @@ def interpolated_words(results: pd.DataFrame) -> str:
     """A sentence on how many runs fit their training data."""
     reached = sum(metrics.interpolation_epoch(curve) is not None for curve in results["train_accuracy"])
     return f"{reached} of {len(results)} networks reach 99.5 % training accuracy"
+
+
+def clock_words(recipes: dict[str, Run], regime: str) -> str:
+    """A sentence that holds the driving clock of the first recipe against the same clock of a regime of the paper."""
+    run = next(iter(recipes.values()))
+    name = active_clock(run)
+    ours, theirs = getattr(run_clocks(run), name), getattr(paper_clocks(regime), name)
+    label = {"t_sgd": "T_SGD", "t_l2": "T_L2", "t_adapt": "T_adapt"}[name]
+    return f"{label} of {LABELS[run.optimizer]} is {ours:.2g} here and {theirs:.2g} in the paper"
 
 
 def norm_factor(results: pd.DataFrame, epoch: int) -> str:
