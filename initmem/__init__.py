@@ -15,7 +15,7 @@ _HOMES = {
     ],
     "clocks": ["run_clocks", "paper_clocks", "matched_lr"],
     "claims": ["claim", "ledger", "scoreboard", "at_hand", "Parameters"],
-    "chapters": ["check", "panels"],
+    "chapters": ["check", "choose_runs", "panels"],
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME)

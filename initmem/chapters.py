@@ -15,7 +15,7 @@ import pandas as pd
 import yaml
 
 from initmem.claims import Claim, Parameters, at_hand, claim, ledger
-from initmem.config import PRESETS, InitmemError, unknown
+from initmem.config import PRESETS, InitmemError, Run, unknown
 from initmem.store import book_dir, current, read
 
 
@@ -38,6 +38,19 @@ def check(variables: Mapping[str, Any]) -> Parameters:
     for name in ("In", "Out", "PAPERMILL_OUTPUT_PATH"):  # a notebook's own
         plain.pop(name, None)
     return Parameters(**plain)
+
+
+def choose_runs(claim: Claim, parameters: Parameters, fresh: bool = False) -> list[Run]:
+    """The runs of a claim: all of the ledger's seeds where rows at hand answer, few enough to train live where not."""
+    runs = claim.runs(parameters)
+    if parameters.seeds is None:
+        table = current(read(columns=["run_id", "engine", "data_fingerprint"]))
+        known = set(table["run_id"])
+        copies = table["data_fingerprint"].unique()
+        if fresh or not any(known.issuperset(run.run_id(copy) for run in runs) for copy in copies):
+            seeds = min(claim.live_seeds, ledger().recipes[parameters.preset].seeds)
+            runs = claim.runs(parameters.model_copy(update=dict(seeds=seeds)))
+    return runs
 
 
 def panels(claim: Claim, parameters: Parameters, results: pd.DataFrame) -> dict[str, pd.DataFrame]:

@@ -93,6 +93,8 @@ class Claim(Checked):
     optimizers: list[Optimizer] = []
     context: list[Optimizer] = []
     conditions: list[Condition] = []
+    live_seeds: Count = 2
+    """Seeds to train where none are asked for and no stored rows answer: about a minute on digits."""
 
     def recipe(self, parameters: Parameters | None = None, **changes: Any) -> dict[str, Run]:
         """One base run an optimizer, from the ledger's recipe with the reader's parameters laid over it.

@@ -73,13 +73,14 @@ def reproduce(
 ) -> None:
     """Train what is missing, then print tables, metrics, clocks and the verdict."""
     from initmem import claims, report
+    from initmem.chapters import choose_runs
     from initmem.runner import sweep
 
     entry = claims.claim(claim)
     if not entry.conditions:
         raise InitmemError(f"the claim {claim!r} has no experiment yet: choose from {', '.join(claims.testable())}")
     chosen = parameters(pairs, preset=preset, seeds=seeds)
-    results = sweep(entry.runs(chosen), jobs=jobs, fresh=fresh)
+    results = sweep(choose_runs(entry, chosen, fresh), jobs=jobs, fresh=fresh)
     typer.echo(json.dumps(report.as_dict(entry, chosen, results), indent=2) if as_json else report.text(entry, chosen, results))
 
 
