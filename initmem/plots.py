@@ -83,10 +83,12 @@ def picture(figure: Figure, name: str, caption: str, alt: str, results: pd.DataF
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     width = 1.5 * float(re.search(r'width="([\d.]+)pt"', svg)[1])  # text a little larger than the page's at full size
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf'\1 width="100%" style="max-width: {width:.0f}px"', svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf'\1 width="100%" style="min-width: {0.55 * width:.0f}px; max-width: {width:.0f}px"', svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
-    svg = re.sub(r"font: ([^;\"]*px) [^;\"]*", r"font: \1 inherit", svg).replace("px inherit", "px var(--initmem-font, sans-serif)")
+    svg = re.sub(r"font-family: [^;\"]*", "font-family: inherit", svg)
+    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)  # a hundredth of a point is finer than any screen
+    svg = re.sub(r"\s*\n\s*", " ", svg)
     for stand_in, style in _STYLES.items():
         svg = svg.replace(stand_in, style)
     return Picture(svg, name, caption, alt, provenance(results))
@@ -94,6 +96,7 @@ def picture(figure: Figure, name: str, caption: str, alt: str, results: pd.DataF
 
 def provenance(results: pd.DataFrame) -> str:
     """One sentence on the runs behind a figure: how many, of what data, on what, when, how long."""
+    results = results[results["status"] != "failed"]
     hours = results["wall_seconds"].sum() / 3600
     took = f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.1f} min"
     copies = " and ".join(f"{source} ({copy})" for source, copy in _pairs(results, "data_source", "data_fingerprint"))

@@ -1,6 +1,7 @@
 """Results in words: the same tables for the terminal, for machines and for the book's pages."""
 
 import html
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -165,10 +166,10 @@ def each(groups: dict[str, pd.DataFrame], words: Callable[[pd.DataFrame], str]) 
 
 
 class Page(str):
-    """A piece of HTML that displays itself in a notebook."""
+    """A piece of HTML that displays itself in a notebook, with subscripts for symbols such as σ_w and T_SGD."""
 
     def _repr_html_(self) -> str:
-        return str(self)
+        return re.sub(r"(σ|τ|T|‖W)_(\w+)", r"\1<sub>\2</sub>", self)
 
 
 def html_table(frame: pd.DataFrame) -> Page:

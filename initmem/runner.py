@@ -123,6 +123,8 @@ def _rows(task: Future, group: Sequence[Run]) -> list[dict]:
     error = task.exception()
     if isinstance(error, InitmemError):
         raise error
+    if isinstance(error, ImportError):  # it would fail for every run: a torch that is there but broken, say
+        raise InitmemError(f"the training half cannot be loaded ({error}): install it with `pip install 'initmem[train]'`")
     if error is None:
         return task.result()
     copy = data.known_fingerprint(group[0].dataset) or ""
