@@ -143,7 +143,8 @@ def memory_curves(panels: dict[str, pd.DataFrame], name: str, caption: str) -> P
                 ax.plot([], [], marker=_MARKERS[optimizer], color=_SERIES[optimizer], label=_with_spread(optimizer, rows))
                 ends = metrics.table(rows).iloc[[0, -1]]
                 text = [f"{e:.1f} % at σ_w {s:g}" for s, e in zip(ends["σ_w"], ends["test accuracy (%)"])]
-                sentences.append(f"{title}, {LABELS[optimizer]}: {text[0]}, {text[1]}, spread {metrics.spread(rows):.1f} pp.")
+                text = [*text, f"spread {metrics.spread(rows):.1f} pp"] if len(metrics.table(rows)) > 1 else text[:1]
+                sentences.append(f"{title}, {LABELS[optimizer]}: {', '.join(text)}.")
             ax.set(title=title, xlabel=r"initialization scale $\sigma_w$", ylabel="test accuracy (%)" if ax is axes[0] else "")
             ax.legend(loc="lower left", fontsize=10)
             _room_below(ax, len(order))
@@ -157,15 +158,15 @@ def norm_memory(results: pd.DataFrame, name: str, caption: str) -> Picture:
         figure, (ax,) = _axes(1, 5.6, 4.2)
         sentences = []
         for optimizer, rows in _optimizers(results):
-            slope = metrics.radial_memory(rows)
             means = metrics.table(rows)
+            slope = f"slope {metrics.radial_memory(rows):.2f}" if len(means) > 1 else "a single scale, no slope"
             ax.plot(
                 means["‖W_0‖"], means["‖W_T‖"], marker=_MARKERS[optimizer], color=_SERIES[optimizer],
-                label=f"{LABELS[optimizer]}: slope {slope.value:.2f}",
+                label=f"{LABELS[optimizer]}: {slope.split(' [')[0]}",
             )  # fmt: skip
             sentences.append(
                 f"{LABELS[optimizer]}: initial norms {means['‖W_0‖'].iloc[0]:.3g} to {means['‖W_0‖'].iloc[-1]:.3g} become "
-                f"{means['‖W_T‖'].iloc[0]:.3g} to {means['‖W_T‖'].iloc[-1]:.3g}, slope {slope:.2f}."
+                f"{means['‖W_T‖'].iloc[0]:.3g} to {means['‖W_T‖'].iloc[-1]:.3g}, {slope}."
             )
         ends = np.array([results["norm"].str[0].min(), results["norm"].str[0].max()])
         ax.plot(ends, ends, color=_INK, linewidth=1, linestyle=":", label="remembered: slope 1")

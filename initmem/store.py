@@ -84,8 +84,10 @@ def read_file(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
         return pq.read_table(path, columns=columns, page_checksum_verification=True, partitioning=None)
     except FileNotFoundError:
         raise InitmemError(f"{path} does not exist: give a Parquet file written by `initmem results export`") from None
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).splitlines()[0]
+    except InitmemError:
+        raise
+    except Exception as error:  # a damaged file makes pyarrow raise almost anything
+        reason = (str(error) or type(error).__name__).splitlines()[0]
         raise InitmemError(f"{path} is damaged ({reason}): move it away; its runs will be trained again") from None
 
 

@@ -84,26 +84,30 @@ def test_damaged_and_foreign_files_in_the_store_are_named(own_store, capsys, mon
         assert code == 2 and "bad.parquet" in err
 
 
+@pytest.fixture
+def no_torch(tmp_path, monkeypatch):
+    """An environment in which importing torch raises."""
+    (tmp_path / "trap" / "torch").mkdir(parents=True)
+    (tmp_path / "trap" / "torch" / "__init__.py").write_text("raise ImportError('torch must not be imported')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "trap"))
+
+
 @pytest.mark.parametrize("statement", [
     "import initmem",
     "import initmem; initmem.read(); initmem.claim; initmem.table; initmem.sweep; initmem.run_clocks; initmem.panels",
     "from initmem import plots, report, chapters, cli, runner, data, store, metrics, clocks, claims",
     "from initmem import report; report.scoreboard_text(); report.scoreboard_page()",
+    "import initmem; c = initmem.claim('sgd-remembers'); r = initmem.sweep(c.runs(preset='digits')); assert c.verdict(r).lines",
 ])  # fmt: skip
-def test_the_reading_half_never_imports_torch(statement):
-    code = f"import sys; sys.modules['torch'] = None; {statement}; assert sys.modules['torch'] is None"
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+def test_the_reading_half_never_imports_torch(no_torch, statement):
+    code = f"import sys; {statement}; assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
-def test_shipped_claims_are_judged_without_torch():
-    code = (
-        "import sys; sys.modules['torch'] = None\n"
-        "import initmem\n"
-        "claim = initmem.claim('sgd-remembers')\n"
-        "results = initmem.sweep(claim.runs(preset='digits'))\n"
-        "assert len(results) == 70 and claim.verdict(results).lines"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+def test_training_without_torch_is_one_sentence(no_torch, own_store):
+    done = run("reproduce", "sgd-remembers", "--seeds", 1, "-p", "epochs", 1)
+    assert done.returncode == 2 and "initmem[train]" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_help_loads_nothing_heavy():
@@ -130,7 +134,7 @@ def test_reproduce_trains_live_and_answers_in_json(own_store):
 def test_reproduce_prints_tables_clocks_and_verdict():
     done = run("reproduce", "sgd-remembers")
     assert done.returncode == 0, done.stderr
-    for part in ("SGD + momentum", "test accuracy (%)", "paper: SGD, low rate, 300 epochs", "26.5 pp", "n = 5", "✓", "runs on"):
+    for part in ("SGD + momentum", "test accuracy (%)", "paper: SGD, low rate, 300 epochs", "26.5 pp", "n = 10", "✓", "runs on"):
         assert part in done.stdout
     assert "training" not in done.stderr, "shipped rows answer"
 
@@ -143,7 +147,7 @@ def test_claims_lists_all_seven():
 def test_clocks_prints_the_papers_regimes():
     out = run("clocks", "--lr", "1e-3").stdout
     line = next(line for line in out.splitlines() if "yours" in line)
-    assert "0.00073" in line and "93.8" in line  # the paper's own protocol, but for half a step an epoch
+    assert "0.00073" in line and "93.6" in line  # the paper's own protocol, but for half a step an epoch
     assert out.count("paper:") == 4
 
 
