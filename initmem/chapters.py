@@ -110,10 +110,11 @@ def _page(notebook: Path, name: str) -> Path:
         source = Path(folder)
         for part in ("_static", "_ext"):
             shutil.copytree(book / part, source / "book" / part)
-        shutil.copy(book / "references.bib", source / "book")
+        for part in ("references.bib", "bibliography.md", "glossary.md"):  # so that citations and terms lead somewhere
+            shutil.copy(book / part, source / "book")
         shutil.copy(notebook, source / "book" / f"{name}.ipynb")
         (source / "_config.yml").write_text(yaml.safe_dump(config, allow_unicode=True), encoding="utf-8")
-        (source / "_toc.yml").write_text(f"format: jb-book\nroot: book/{name}\n", encoding="utf-8")
+        (source / "_toc.yml").write_text(f"format: jb-book\nroot: book/{name}\nchapters: [{{file: book/glossary}}, {{file: book/bibliography}}]\n", encoding="utf-8")
         command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", source]
         built = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", env={**os.environ, "PYTHONUTF8": "1"})
         html = source / "_build" / "html"

@@ -54,10 +54,10 @@ def matched_lr(run: Run, clock: str, target: float) -> float:
 _PAPER_STEPS_PER_EPOCH = 40_000 / 128
 # The paper's regimes at b = 128 (ResNet-9). Its adaptive learning rates are not known to us: 1e-3 is our assumption.
 PAPER_REGIMES = {
-    "SGD, low rate, 300 epochs": dict(lr=1e-3, epochs=300, weight_decay=0.0),
-    "SGD, low rate, 5,000 epochs": dict(lr=1e-3, epochs=5000, weight_decay=0.0),
-    "SGD, η = 1e-2, λ = 1e-2, 300 epochs": dict(lr=1e-2, epochs=300, weight_decay=1e-2),
-    "Adam, AdamW or Muon, 300 epochs": dict(lr=1e-3, epochs=300, weight_decay=0.0),
+    "SGD, 300 epochs": dict(lr=1e-3, epochs=300, weight_decay=0.0, clock="t_sgd"),
+    "SGD, 5,000 epochs": dict(lr=1e-3, epochs=5000, weight_decay=0.0, clock="t_sgd"),
+    "SGD with L2": dict(lr=1e-2, epochs=300, weight_decay=1e-2, clock="t_l2"),
+    "adaptive, if η = 1e-3": dict(lr=1e-3, epochs=300, weight_decay=0.0, clock="t_adapt"),
 }
 
 

@@ -33,6 +33,13 @@ class Estimate(NamedTuple):
             return f"{self.value:{spec}} (n = {self.n}, no interval)"
         return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}] (n = {self.n})"
 
+    def words(self, spec: str = ".1f", unit: str = "") -> str:
+        """The same for running text: `13.1 pp (95 % interval 11.8 to 14.4, 10 seeds)`."""
+        value = f"{self.value:{spec}}{unit}"
+        if self.n < 2:
+            return f"{value} (one seed, no interval)"
+        return f"{value} (95 % interval {self.low:{spec}} to {self.high:{spec}}, {self.n} seeds)"
+
 
 def recipe(results: pd.DataFrame) -> pd.Series:
     """The fields that all rows share. Raises InitmemError if they differ in more than sigma_w and seed."""
@@ -96,18 +103,25 @@ def spread_ratio(results: pd.DataFrame, reference: pd.DataFrame, column: str = "
 
 
 def noise_floor(results: pd.DataFrame, column: str = "test_accuracy", permutations: int = 4000) -> tuple[float, float]:
-    """What seeds alone would give: the 95th percentile of the spread when σ_w is shuffled within every seed, and p.
+    """The spread that seeds alone would give, in pp (exceeded by 5 % of shuffles), and the permutation p of the real one.
 
-    p is the share of shuffles whose spread is at least the real one. Both are NaN with one seed.
+    The floor shuffles what is left of the accuracies without the means of seed and σ_w (scaled for the freedom these
+    took); p shuffles the accuracies within every seed: the share of shuffles whose spread reaches the real one, at
+    least 1/permutations. Both are NaN with one seed.
     """
     values = by_seed(results, column).to_numpy()
-    if len(values) < 2:
+    seeds, scales = values.shape
+    if seeds < 2:
         return np.nan, np.nan
-    rng = np.random.default_rng(0)
-    shuffled = rng.permuted(np.broadcast_to(values, (permutations, *values.shape)), axis=2)
-    spreads = _range(shuffled.mean(1))
-    reached = (spreads >= _range(values.mean(0)[None])[0] - 1e-9).sum()
-    return float(np.quantile(spreads, 0.95)), float((reached + 1) / (permutations + 1))
+
+    def shuffled_spreads(table: np.ndarray) -> np.ndarray:
+        copies = np.broadcast_to(table, (permutations, seeds, scales))
+        return _range(np.random.default_rng(0).permuted(copies, axis=2).mean(1))
+
+    rest = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
+    rest *= np.sqrt(seeds * scales / ((seeds - 1) * (scales - 1)))
+    reached = (shuffled_spreads(values) >= _range(values.mean(0)[None])[0] - 1e-9).sum()
+    return float(np.quantile(shuffled_spreads(rest), 0.95)), float(max(reached, 1) / permutations)
 
 
 def radial_memory(results: pd.DataFrame) -> Estimate:

@@ -83,7 +83,7 @@ def picture(figure: Figure, name: str, caption: str, alt: str, results: pd.DataF
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     width = 1.5 * float(re.search(r'width="([\d.]+)pt"', svg)[1])  # text a little larger than the page's at full size
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf'\1 width="100%" style="min-width: {0.55 * width:.0f}px; max-width: {width:.0f}px"', svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf'\1 width="100%" style="min-width: {0.48 * width:.0f}px; max-width: {width:.0f}px"', svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
     svg = re.sub(r"font-family: [^;\"]*", "font-family: inherit", svg)
@@ -127,7 +127,7 @@ def memory_curves(panels: dict[str, pd.DataFrame], name: str, caption: str) -> P
     Small marks are seeds, lines their means, bands the 95 % interval over seeds where there are several.
     """
     with matplotlib.rc_context(_THEME):
-        figure, axes = _axes(len(panels), 4.6 * len(panels), 3.9)
+        figure, axes = _axes(len(panels), 4.6 if len(panels) == 1 else 3.3 * len(panels), 3.9)
         sentences = []
         for ax, (title, results) in zip(axes, panels.items(), strict=True):
             percent = results.assign(accuracy=100 * results["test_accuracy"])
@@ -179,36 +179,34 @@ def norm_memory(results: pd.DataFrame, name: str, caption: str) -> Picture:
 
 
 def trajectories(results: pd.DataFrame, name: str, caption: str, seed: int = 0) -> Picture:
-    """Norm and training accuracy over the epochs for one seed, a panel row an optimizer's quantity, a line a σ_w."""
+    """Norm over the epochs for one seed, a panel for each optimizer, a line for each σ_w."""
     rows = results[results["seed"] == seed].sort_values("sigma_w")
-    optimizers = [key for key, _ in _optimizers(rows)]
-    stand_ins = {s: f"#b000{i:02d}" for i, s in enumerate(sorted(rows["sigma_w"].unique()))}
-    sentences = []
+    optimizers = _optimizers(rows)
+    stand_ins = {scale: f"#b000{i:02d}" for i, scale in enumerate(sorted(rows["sigma_w"].unique()))}
+    columns, sentences = min(2, len(optimizers)), []
     with matplotlib.rc_context(_THEME):
-        figure = Figure(figsize=(max(6.0, 2.4 * len(optimizers)), 4.8), layout="constrained")
-        grid = figure.subplots(2, len(optimizers), sharex="col", sharey="row", squeeze=False)
-        for column, optimizer in zip(grid.T, optimizers, strict=True):
-            for _, row in rows[rows["optimizer"] == optimizer].iterrows():
-                colour, label = stand_ins[row["sigma_w"]], rf"$\sigma_w$ = {row['sigma_w']:g}"
-                column[0].plot(np.arange(len(row["norm"])), row["norm"], color=colour, label=label, linewidth=1.6)
-                curve = 100 * np.asarray(row["train_accuracy"])
-                column[1].plot(np.arange(1, len(curve) + 1), curve, color=colour, linewidth=1.6)
-                sentences.append(
-                    f"{LABELS[optimizer]} at σ_w {row['sigma_w']:g}: norm {row['norm'][0]:.3g} to {row['norm'][-1]:.3g}, "
-                    f"training accuracy {curve[-1]:.1f} %."
-                )
-            column[0].set(title=LABELS[optimizer], yscale="log")
-            column[1].set(xlabel="epoch")
-            _plain_ticks(column[0], x=False)
-        grid[0, 0].set_ylabel("norm ‖W‖")
-        grid[1, 0].set_ylabel("training accuracy (%)")
-        handles, labels = grid[0, 0].get_legend_handles_labels()
+        figure = Figure(figsize=(3.0 * columns + 0.6, 2.4 * -(-len(optimizers) // columns) + 0.7), layout="constrained")
+        axes = figure.subplots(-(-len(optimizers) // columns), columns, sharex=True, sharey=True, squeeze=False)
+        for ax in axes.flat[len(optimizers) :]:
+            ax.remove()
+        for ax, (optimizer, mine) in zip(axes.flat, optimizers, strict=False):
+            for _, row in mine.iterrows():
+                label = rf"$\sigma_w$ = {row['sigma_w']:g}"
+                ax.plot(np.arange(len(row["norm"])), row["norm"], color=stand_ins[row["sigma_w"]], label=label, linewidth=1.6)
+                sentences.append(f"{LABELS[optimizer]} at σ_w {row['sigma_w']:g}: {row['norm'][0]:.3g} to {row['norm'][-1]:.3g}.")
+            ax.set(title=LABELS[optimizer], yscale="log")
+            _plain_ticks(ax, x=False)
+        for ax in axes.flat[: len(optimizers)][-columns:]:
+            ax.set_xlabel("epoch")
+        for ax in axes[:, 0]:
+            ax.set_ylabel(r"norm $\Vert W\Vert$")
+        handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=10)
-    drawn = picture(figure, name, caption, f"Norms and training accuracy over epochs, seed {seed}. " + " ".join(sentences), rows)
+    drawn = picture(figure, name, caption, f"Norms over epochs, seed {seed}. " + " ".join(sentences), rows)
     svg = drawn.svg
     for i, stand_in in enumerate(stand_ins.values()):
         share = round(100 * i / max(1, len(stand_ins) - 1))
-        mix = f"color-mix(in oklab, var(--initmem-2, #d55e00) {share}%, var(--initmem-1, #0072b2))"
+        mix = f"color-mix(in oklch, var(--initmem-2, #d55e00) {share}%, var(--initmem-1, #0072b2))"  # round the hue circle
         svg = svg.replace(stand_in, mix)
     return Picture(svg, drawn.name, drawn.caption, drawn.alt, drawn.provenance)
 
@@ -222,7 +220,7 @@ def spreads(panels: dict[str, pd.DataFrame], paper: dict[str, float], name: str,
                 label = f"{title.split(' (')[0]}: {LABELS[key]}"
                 entries.append((label, key, metrics.spread(rows), metrics.noise_floor(rows)[0]))
     with matplotlib.rc_context(_THEME):
-        figure, (ax,) = _axes(1, 6.6, 0.9 + 0.36 * len(entries))
+        figure, (ax,) = _axes(1, 5.4, 0.9 + 0.36 * len(entries))
         for y, (_, key, spread, floor) in enumerate(entries):
             colour = _SERIES[key]
             ax.plot([0, spread.value], [y, y], color=colour, linewidth=1.2)

@@ -21,39 +21,51 @@ def by_optimizer(results: pd.DataFrame) -> dict[str, pd.DataFrame]:
 
 
 def memory_table(results: pd.DataFrame) -> pd.DataFrame:
-    """A row an optimizer: spread, what seeds alone would give, radial memory, share that interpolates."""
+    """A row an optimizer: spread with interval, at the last checkpoint, the noise floor, radial memory, interpolation."""
     rows = []
     for name, mine in by_optimizer(results).items():
         several = mine["sigma_w"].nunique() > 1
         floor, p = metrics.noise_floor(mine) if several else (np.nan, np.nan)
+        spread = metrics.spread(mine) if several else None
         rows.append(
             {
                 "optimizer": LABELS[name],
-                "spread (pp)": f"{metrics.spread(mine):.1f}" if several else "needs two σ_w",
-                "last checkpoint (pp)": f"{metrics.spread(mine, 'last_test_accuracy').value:.1f}" if several else "",
-                "seeds alone (pp)": f"{floor:.1f} (p = {p:.2g})" if np.isfinite(floor) else "needs two seeds",
-                "radial memory": f"{metrics.radial_memory(mine):.2f}" if several else "",
-                "interpolate": f"{100 * metrics.interpolated_share(mine).value:.0f} %",
-                "diverged": int((mine["status"] == "diverged").sum()),
+                "spread (pp)": _bracket(spread, ".1f") if several else "needs two σ_w",
+                "last epoch (pp)": f"{metrics.spread(mine, 'last_test_accuracy').value:.1f}" if several else "",
+                "noise floor (pp)": f"{floor:.1f}" if np.isfinite(floor) else "–",
+                "p": _p_words(p) if np.isfinite(p) else "–",
+                "radial memory": _bracket(metrics.radial_memory(mine), ".2f") if several else "",
+                "ever ≥ 99.5 %": f"{sum(_reached(mine))}/{len(mine)}",
+                "seeds": mine["seed"].nunique(),
             }
         )
     return pd.DataFrame(rows)
 
 
-def clock_table(recipes: dict[str, Run]) -> pd.DataFrame:
-    """The three clocks of some runs, and the paper's regimes beside them."""
-    rows = {LABELS.get(name, name): run_clocks(run) for name, run in recipes.items()}
-    rows |= {f"paper: {name}": paper_clocks(name) for name in PAPER_REGIMES}
-    return pd.DataFrame([{"recipe": name, **_clock_columns(clocks)} for name, clocks in rows.items()])
+def _bracket(estimate: metrics.Estimate, spec: str) -> str:
+    value = f"{estimate.value:{spec}}"
+    return f"{value} [{estimate.low:{spec}}, {estimate.high:{spec}}]" if estimate.n > 1 else value
 
 
-def _clock_columns(clocks: Clocks) -> dict[str, str]:
-    return {
-        "steps": f"{clocks.steps:,}",
-        "T_SGD = Σ η²/b": f"{clocks.t_sgd:.2g}",
-        "T_L2 = λ Σ η": f"{clocks.t_l2:.2g}",
-        "T_adapt = Σ η": f"{clocks.t_adapt:.3g}",
-    }
+def _p_words(p: float) -> str:
+    return "≤ 0.00025" if p <= 1 / 4000 else f"{p:.2g}"
+
+
+def _reached(results: pd.DataFrame) -> list[bool]:
+    return [metrics.interpolation_epoch(curve) is not None for curve in results["train_accuracy"]]
+
+
+def clock_table(recipes: dict[str, Run], regimes: Iterable[str] = PAPER_REGIMES) -> pd.DataFrame:
+    """The three clocks of some runs, the driving one marked *, and the paper's regimes beside them."""
+    rows = [{"recipe": LABELS.get(name, name), **_clock_columns(run_clocks(run), active_clock(run))} for name, run in recipes.items()]
+    rows += [{"recipe": f"paper: {name}", **_clock_columns(paper_clocks(name), PAPER_REGIMES[name]["clock"])} for name in regimes]
+    return pd.DataFrame(rows)
+
+
+def _clock_columns(clocks: Clocks, driving: str) -> dict[str, str]:
+    columns = {"T_SGD = Σ η²/b": "t_sgd", "T_L2 = λ Σ η": "t_l2", "T_adapt = Σ η": "t_adapt"}
+    values = {title: f"{getattr(clocks, name):.2g}{' *' if name == driving else ''}" for title, name in columns.items()}
+    return {"steps": f"{clocks.steps:,}", **values}
 
 
 def text(claim: Claim, parameters: Parameters, results: pd.DataFrame) -> str:
@@ -121,28 +133,39 @@ def _paper_figure(claim: Claim) -> str:
 
 
 def spread_words(results: pd.DataFrame) -> str:
-    """The spread with its interval and n, or why there is none."""
-    return f"{metrics.spread(results):.1f} pp" if results["sigma_w"].nunique() > 1 else "nothing to measure: one σ_w"
+    """The spread in running text, or why there is none."""
+    return metrics.spread(results).words(".1f", " pp") if results["sigma_w"].nunique() > 1 else "nothing that one σ_w could show"
 
 
 def floor_words(results: pd.DataFrame) -> str:
-    """A sentence that holds the spread against the noise floor."""
+    """A sentence that holds the spread against what seeds alone would give."""
     if results["sigma_w"].nunique() < 2 or results["seed"].nunique() < 2:
-        return "That takes at least two seeds and two σ_w to tell"
+        return "It takes at least two seeds and two σ_w to tell this from chance"
     floor, p = metrics.noise_floor(results)
-    value = metrics.spread(results).value
-    return f"{'No' if value > floor else 'It might'}: shuffling σ_w within each seed gives at most {floor:.1f} pp in 95 % of shuffles (p = {p:.2g})"
+    beyond = "more" if metrics.spread(results).value > floor else "no more"
+    p = f"p {_p_words(p)}" if p <= 1 / 4000 else f"p = {_p_words(p)}"
+    return f"That is {beyond} than seeds alone would give: {floor:.1f} pp is exceeded by 5 % of shuffles ({p})"
 
 
 def slope_words(results: pd.DataFrame) -> str:
-    """The radial memory with its interval and n."""
-    return f"{metrics.radial_memory(results):.2f}" if results["sigma_w"].nunique() > 1 else "nothing to measure: one σ_w"
+    """The radial memory in running text."""
+    return metrics.radial_memory(results).words(".2f") if results["sigma_w"].nunique() > 1 else "undefined for one σ_w"
 
 
 def interpolated_words(results: pd.DataFrame) -> str:
     """A sentence on how many runs fit their training data."""
-    reached = sum(metrics.interpolation_epoch(curve) is not None for curve in results["train_accuracy"])
-    return f"{reached} of {len(results)} networks reach 99.5 % training accuracy"
+    return f"{sum(_reached(results))} of {len(results)} networks reach 99.5 % training accuracy in some epoch"
+
+
+def selected_words(results: pd.DataFrame) -> str:
+    """The median epoch of the validation minimum, and the horizon."""
+    return f"epoch {results['selected_epoch'].median():.0f} of {results['epochs'].iloc[0]}"
+
+
+def grid_words(results: pd.DataFrame) -> str:
+    """How many scales there are, and their ends."""
+    scales = sorted(results["sigma_w"].unique())
+    return f"{len(scales)} scales from {scales[0]:g} to {scales[-1]:g}" if len(scales) > 1 else f"a single scale, {scales[0]:g}"
 
 
 def clock_words(recipes: dict[str, Run], regime: str) -> str:
@@ -172,9 +195,10 @@ class Page(str):
         return re.sub(r"(σ|τ|T|‖W)_(\w+)", r"\1<sub>\2</sub>", self)
 
 
-def html_table(frame: pd.DataFrame) -> Page:
+def html_table(frame: pd.DataFrame, classes: str | None = None) -> Page:
     """A table for a page, without an index."""
-    return Page(frame.to_html(index=False, border=0, float_format=lambda value: f"{value:.4g}", na_rep="–"))
+    table = frame.to_html(index=False, border=0, float_format=lambda value: f"{value:.4g}", na_rep="–", classes=classes)
+    return Page(table)
 
 
 def cards(claim: Claim, panels: dict[str, pd.DataFrame]) -> Page:
@@ -203,21 +227,21 @@ def scoreboard_page(pages: bool = True) -> Page:
         cells = ""
         for preset in PRESETS:
             verdict = verdicts[name, preset]
-            detail = f"{verdict.lines[0].estimate:.2g}" if verdict.lines else verdict.reason
+            detail = verdict.reason
             spread = [line for line in verdict.lines if line.condition.metric == "spread"]
-            detail = f"spread {spread[0].estimate:.1f} pp" if spread else detail
+            detail = f"spread {spread[0].estimate.words('.1f', ' pp')}" if spread else detail
             if not spread and verdict.lines:
                 detail = f"{sum(line.judged == 'met' for line in verdict.lines)} of {len(claim.conditions)} conditions met"
             cells += (
-                f'<td><span class="initmem-{verdict.outcome}">{html.escape(verdict.title)}</span>'
+                f'<td data-label="{preset}"><span class="initmem-{verdict.outcome}">{html.escape(verdict.title)}</span>'
                 f"<small>{html.escape(detail)}</small></td>"
             )
         title = f'<a href="{claim.chapter}.html">{html.escape(claim.title)}</a>' if claim.chapter and pages else claim.title
         rows.append(
             f'<tr><th scope="row">{title}<small>{html.escape(claim.statement)}</small></th>'
-            f"<td>{html.escape(_paper_figure(claim))}</td>{cells}</tr>"
+            f'<td data-label="the paper">{html.escape(_paper_figure(claim))}</td>{cells}</tr>'
         )
-    head = "".join(f'<th scope="col">{name}</th>' for name in ["claim", "paper", *PRESETS])
+    head = "".join(f'<th scope="col">{name}</th>' for name in ["claim", "the paper", *PRESETS])
     return Page(f'<table class="initmem-scoreboard"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>')
 
 
