@@ -33,9 +33,9 @@ def check(variables: Mapping[str, Any]) -> Parameters:
     plain = {
         name: value
         for name, value in variables.items()
-        if not name.startswith("_") and (value is None or isinstance(value, bool | int | float | str | list | tuple))
+        if not name.startswith("_") and (value is None or isinstance(value, bool | int | float | str | list | tuple | dict))
     }
-    for name in ("In", "Out", "PAPERMILL_OUTPUT_PATH"):  # a notebook's own
+    for name in ("In", "Out", "PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH"):  # a notebook's own
         plain.pop(name, None)
     return Parameters(**plain)
 
@@ -83,8 +83,10 @@ def rerun(chapter: str, parameters: Parameters, output: Path | None, as_html: bo
     import papermill
 
     output = output or Path(f"{name}-rerun.ipynb")
-    if not output.parent.exists():
+    if not output.parent.is_dir():
         raise InitmemError(f"the folder {output.parent} does not exist: create it or choose another with -o")
+    if output.is_dir() or output.suffix != ".ipynb" or book_dir() in output.absolute().parents:
+        raise InitmemError(f"-o {output} cannot be the notebook: give a file that ends in .ipynb, outside the book")
     given = parameters.model_dump(exclude_unset=True)
     try:
         papermill.execute_notebook(book_dir() / f"{name}.ipynb", output, given, cwd=book_dir(), progress_bar=True)

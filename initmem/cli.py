@@ -1,6 +1,7 @@
 """The command `initmem`."""
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,7 +35,9 @@ def join_pairs(arguments: list[str]) -> list[str]:
     for word in rest:
         joined.append(word)
         if word in ("-p", "--parameter") and (name := next(rest, None)) is not None:
-            joined.append(name if "=" in name else f"{name}={next(rest, '')}")
+            if "=" not in name and (value := next(rest, None)) is None:
+                raise InitmemError(f"-p {name} has no value: give it as -p {name} VALUE")
+            joined.append(name if "=" in name else f"{name}={value}")
     return joined
 
 
@@ -42,8 +45,14 @@ def parameters(pairs: list[str] | None, **fixed: Any) -> "Any":
     """Chapter parameters from the command line: values are read as YAML, names and types checked before anything runs."""
     from initmem.claims import Parameters
 
-    given = {name: _value(text) for name, _, text in (pair.partition("=") for pair in pairs or [])}
-    return Parameters(**{**given, **{name: value for name, value in fixed.items() if value is not None}})
+    given = {name: value for name, value in fixed.items() if value is not None}
+    for name, _, text in (pair.partition("=") for pair in pairs or []):
+        if name in given:
+            raise InitmemError(f"{name} is given twice, as {given[name]!r} and as {text!r}: give it once")
+        if not text.strip():
+            raise InitmemError(f"-p {name} has no value: give it as -p {name} VALUE")
+        given[name] = _value(text)
+    return Parameters(**given)
 
 
 def _value(text: str) -> Any:
@@ -64,7 +73,7 @@ def _value(text: str) -> Any:
 @app.command()
 def reproduce(
     claim: Annotated[str, typer.Argument(help="A claim's id: `initmem claims` lists them.")],
-    preset: Annotated[str, typer.Option(help="digits, laptop or paper.")] = "digits",
+    preset: Annotated[str | None, typer.Option(help="digits (the default), laptop or paper.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at once.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Train everything anew.")] = False,
@@ -81,6 +90,8 @@ def reproduce(
         raise InitmemError(f"the claim {claim!r} has no experiment yet: choose from {', '.join(claims.testable())}")
     chosen = parameters(pairs, preset=preset, seeds=seeds)
     results = sweep(choose_runs(entry, chosen, fresh), jobs=jobs, fresh=fresh)
+    if (failed := results["status"] == "failed").any():
+        raise InitmemError(f"{failed.sum()} of {len(results)} runs failed; the others are stored, and the same command goes on")
     typer.echo(json.dumps(report.as_dict(entry, chosen, results), indent=2) if as_json else report.text(entry, chosen, results))
 
 
@@ -196,6 +207,7 @@ def results_export(file: Path) -> None:
 
 def main() -> None:
     """Run the command; a fault the user can mend is one sentence on stderr and exit code 2."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # a polite kill is Ctrl-C
     try:
         app(join_pairs(sys.argv[1:]))
     except InitmemError as error:

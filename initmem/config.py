@@ -58,14 +58,14 @@ def explain(error: ValidationError, allowed: Iterable[str] = ()) -> InitmemError
 def cache_dir(*parts: str) -> Path:
     """The reader's own folder: the platform's cache folder, or `INITMEM_DATA` where that is set. Not created here."""
     root = os.environ.get("INITMEM_DATA")
-    return (Path(root).expanduser() if root else platformdirs.user_cache_path("initmem")).joinpath(*parts)
+    return (Path(os.path.expanduser(root)).absolute() if root else platformdirs.user_cache_path("initmem")).joinpath(*parts)
 
 
 # NumPy scalars are as good as Python's: grids are often built with linspace or arange.
 _plain = BeforeValidator(lambda value: value.item() if hasattr(value, "item") and not isinstance(value, str) else value)
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True), _plain]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False, strict=True), _plain]
-Count = Annotated[int, Field(ge=1, strict=True), _plain]
+Positive = Annotated[float, Field(gt=0, le=1e100, allow_inf_nan=False, strict=True), _plain]
+NonNegative = Annotated[float, Field(ge=0, le=1e100, allow_inf_nan=False, strict=True), _plain]
+Count = Annotated[int, Field(ge=1, le=10**9, strict=True), _plain]
 
 
 class Checked(BaseModel):
@@ -73,7 +73,7 @@ class Checked(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    def __init__(self, **fields: Any):
+    def __init__(self, /, **fields: Any):
         try:
             super().__init__(**fields)
         except ValidationError as error:
@@ -102,7 +102,7 @@ class Run(Checked):
     ] = 0.0
     batch_size: Annotated[int, Field(ge=2, strict=True, description="images a step; a short last batch is dropped"), _plain]
     epochs: Annotated[Count, Field(description="passes over the training images")]
-    seed: Annotated[int, Field(ge=0, strict=True, description="draws split, batch order and kernel directions"), _plain] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**31, strict=True, description="draws split, batch order and kernel directions"), _plain] = 0
     precision: Annotated[
         Literal["auto", "fp32", "bf16"], Field(description="auto: bf16 autocast where the processor computes it, else fp32")
     ] = "auto"
@@ -114,7 +114,7 @@ class Run(Checked):
                 f"choose a batch of 2 to {self.train_size}"
             )
 
-    def replace(self, **changes: Any) -> "Run":
+    def replace(self, /, **changes: Any) -> "Run":
         """The same run with some fields changed, validated anew."""
         return Run(**{**self.model_dump(), **changes})
 

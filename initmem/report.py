@@ -72,7 +72,8 @@ def text(claim: Claim, parameters: Parameters, results: pd.DataFrame) -> str:
     """The whole answer to `initmem reproduce`, for a terminal."""
     parts = [f"{claim.title} — preset {parameters.preset}\n{claim.statement}"]
     for name, rows in by_optimizer(results).items():
-        table = metrics.table(rows).drop(columns=["diverged"])
+        table = metrics.table(rows)
+        table = table if table["diverged"].any() else table.drop(columns=["diverged"])
         interval = [f"{low:.1f}–{high:.1f}" if np.isfinite(low) else "–" for low, high in zip(table["low"], table["high"])]
         table.insert(2, "95 %", interval)
         parts.append(f"{LABELS[name]}\n" + table.drop(columns=["low", "high"]).to_string(index=False, float_format="%.4g", na_rep="–"))

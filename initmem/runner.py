@@ -43,7 +43,7 @@ def sweep(
     ids = {run: run.run_id(fingerprints[run.dataset]) for run in runs if fingerprints[run.dataset]}
     known = set(table["run_id"])
     missing = [run for run in runs if ids.get(run) not in known]
-    trained = _train(missing, jobs, executor, progress) if missing else []
+    trained = _train(missing, jobs, executor, progress, fresh) if missing else []
     ids |= {Run(**{name: row[name] for name in store.RUN_FIELDS}): row["run_id"] for row in trained}
     rows = pd.DataFrame(trained, columns=store.SCHEMA.names)
     everything = pd.concat([frame for frame in (table, rows) if len(frame)], ignore_index=True)
@@ -63,7 +63,7 @@ def choose_copy(name: str, runs: Sequence[Run], table: pd.DataFrame) -> str | No
     return local
 
 
-def _train(runs: Sequence[Run], jobs: int | None, executor: Executor | None, progress: bool) -> list[dict]:
+def _train(runs: Sequence[Run], jobs: int | None, executor: Executor | None, progress: bool, fresh: bool) -> list[dict]:
     """Train runs in lanes and processes; store each as it finishes."""
     if importlib.util.find_spec("torch") is None:
         raise InitmemError(
@@ -83,10 +83,10 @@ def _train(runs: Sequence[Run], jobs: int | None, executor: Executor | None, pro
         total=epochs, unit="epoch", smoothing=0.05, disable=not progress, desc=f"training {len(runs)} runs"
     ) as bar:
         marks = [Path(folder) / str(index) for index in range(len(groups))]
-        pool = executor or _pool(jobs)
+        pool, tasks = executor or _pool(jobs), {}
         try:
             tasks = {
-                pool.submit(train_group, group, max(1, cores // jobs) if executor is None else None, mark): group
+                pool.submit(train_group, group, *([max(1, cores // jobs), mark, os.getpid()] if executor is None else [None, mark])): group
                 for group, mark in zip(groups, marks, strict=True)
             }
             pending = set(tasks)
@@ -97,14 +97,17 @@ def _train(runs: Sequence[Run], jobs: int | None, executor: Executor | None, pro
                     (failed if rows[0]["status"] == "failed" else finished).extend(rows)
                     if rows[0]["status"] != "failed":
                         store.append(rows)
+                        checkpoint_of([row["run_id"] for row in rows]).unlink(missing_ok=True)  # not before it is stored
                 bar.update(sum(mark.stat().st_size * len(group) for mark, group in zip(marks, groups) if mark.exists()) - bar.n)
         except KeyboardInterrupt:
             left = len(runs) - len(finished)
             raise Interrupted(
-                f"stopped: {len(finished)} of {len(runs)} runs are finished and stored; the same command trains the "
-                f"other {left}"
+                f"stopped: {len(finished)} of {len(runs)} runs are finished and stored; the same command"
+                f"{', without --fresh,' if fresh else ''} trains the other {left}"
             ) from None
         finally:
+            for task in tasks:
+                task.cancel()
             if executor is None:
                 pool.shutdown(wait=True, kill_workers=True)
     for row in failed:
@@ -151,8 +154,16 @@ def lanes(runs: Sequence[Run], jobs: int) -> list[list[Run]]:
     return groups
 
 
-def train_group(runs: Sequence[Run], threads: int | None, mark: Path | None) -> list[dict]:
-    """Train one group in this process. `mark` grows by one byte an epoch: progress that crosses processes."""
+def checkpoint_of(run_ids: Sequence[str]) -> Path:
+    """Where the state of a group in training is kept."""
+    return cache_dir("checkpoints", hashlib.sha256(",".join(run_ids).encode()).hexdigest()[:16] + ".pt")
+
+
+def train_group(runs: Sequence[Run], threads: int | None, mark: Path | None, parent: int | None = None) -> list[dict]:
+    """Train one group in this process. `mark` grows by one byte an epoch: progress that crosses processes.
+
+    A process whose `parent` has gone ends itself at the next epoch; the checkpoint keeps what it had.
+    """
     import torch
 
     from initmem.train import train
@@ -160,14 +171,12 @@ def train_group(runs: Sequence[Run], threads: int | None, mark: Path | None) -> 
     if threads:
         torch.set_num_threads(threads)
     copy = data.load(runs[0].dataset)
-    ids = ",".join(run.run_id(copy.fingerprint) for run in runs)
-    checkpoint = cache_dir("checkpoints", hashlib.sha256(ids.encode()).hexdigest()[:16] + ".pt")
 
     def on_epoch() -> None:
+        if parent and os.getppid() != parent:
+            os._exit(1)
         if mark and mark.parent.exists():
             with mark.open("ab") as file:
                 file.write(b".")
 
-    records = train(runs, copy, on_epoch=on_epoch, checkpoint=checkpoint)
-    checkpoint.unlink(missing_ok=True)
-    return records
+    return train(runs, copy, on_epoch=on_epoch, checkpoint=checkpoint_of([run.run_id(copy.fingerprint) for run in runs]))

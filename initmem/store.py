@@ -52,7 +52,7 @@ SCHEMA = pa.schema(
 def shipped_dir() -> Path:
     """Folder of the shipped results: in the checkout's book or inside the package; `INITMEM_SHIPPED` overrides."""
     override = os.environ.get("INITMEM_SHIPPED")
-    return Path(override).expanduser() if override else book_dir() / "results"
+    return Path(override).expanduser().absolute() if override else book_dir() / "results"
 
 
 def book_dir() -> Path:
@@ -124,9 +124,12 @@ def check_writable() -> None:
 
 def merge(paths: Sequence[Path]) -> int:
     """Take the rows of other files into the reader's store; rows already there stay. Returns how many were new."""
-    tables = [read_file(Path(path)) for path in paths]  # read all before anything is written
+    records = [(path, record) for path in paths for record in read_file(Path(path)).to_pylist()]
+    for path, record in records:  # all are checked before any is written
+        if faults := _faults(record):
+            raise InitmemError(f"{path}: run {record['run_id']}: {faults[0]}; nothing was merged")
     known, new = set(read(columns=["run_id"])["run_id"]), 0
-    for record in (record for table in tables for record in table.to_pylist()):
+    for _, record in records:
         if record["run_id"] not in known:
             append([record])
             known.add(record["run_id"])
@@ -136,6 +139,11 @@ def merge(paths: Sequence[Path]) -> int:
 
 def export(path: Path, where: pd.Series | None = None, shipped: bool = True) -> int:
     """Write all rows at hand (or those where the mask holds) to one file, sorted, so that equal rows give equal files."""
+    path = Path(path)
+    if path.parent.absolute() in (shipped_dir(), results_dir().absolute()) and shipped:
+        raise InitmemError(f"{path} lies in a store of results: choose another folder to export to")
+    if path.is_dir() or (path.exists() and path.suffix != ".parquet"):
+        raise InitmemError(f"{path} is there and no Parquet file: choose another name")
     frame = read(shipped=shipped)
     frame = frame[where] if where is not None else frame
     frame = frame.sort_values(["dataset", "arch", "optimizer", "lr", "weight_decay", "batch_size", "epochs", "seed", "sigma_w"])
@@ -160,11 +168,13 @@ def verify() -> list[str]:
 
 
 def _faults(row: dict) -> list[str]:
-    """What contradicts itself in one row."""
+    """What is missing or contradicts itself in one row."""
     try:
         run = Run(**{name: row[name] for name in RUN_FIELDS})
     except InitmemError as error:
         return [str(error)]
+    if missing := [name for name, value in row.items() if value is None]:
+        return [f"it lacks {', '.join(missing[:3])}"]
     epochs, layers = len(row["train_loss"]), len(row["layers"])
     checks = {
         "its id does not match its fields": row["run_id"] == run.run_id(row["data_fingerprint"], row["engine"]),

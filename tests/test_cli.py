@@ -1,7 +1,6 @@
 """The command as a person types it, and every kind of bad input: one sentence, exit code 2, nothing lost."""
 
 import json
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -53,6 +52,16 @@ BAD = [
     (["rerun", "sgd-remembers", "-p", "seed", "3"], "unknown parameter 'seed'", "did you mean 'seeds'"),
     (["rerun", "sgd-remembers", "-p", "batch_size", "9999"], "batch_size = 9999", "2 to 300"),
     (["rerun", "sgd-remembers", "-o", "no/such/folder/out.ipynb"], "no/such/folder", "does not exist"),
+    (["rerun", "sgd-remembers", "-o", "book/sgd-remembers.ipynb"], "book/sgd-remembers.ipynb", "outside the book"),
+    (["rerun", "sgd-remembers", "-o", "tests"], "-o tests", ".ipynb"),
+    (["reproduce", "sgd-remembers", "-p", "lr"], "-p lr has no value", "-p lr VALUE"),
+    (["reproduce", "sgd-remembers", "-p", "lr", ""], "-p lr has no value", "-p lr VALUE"),
+    (["reproduce", "sgd-remembers", "--preset", "digits", "-p", "preset", "laptop"], "preset is given twice", "give it once"),
+    (["reproduce", "sgd-remembers", "-p", "lr", "0.1", "-p", "lr", "0.2"], "lr is given twice", "give it once"),
+    (["reproduce", "sgd-remembers", "-p", "self", "3"], "unknown parameter 'self'", "lr"),
+    (["reproduce", "sgd-remembers", "-p", "epochs", "99999999999999999999"], "epochs = ", "less than or equal"),
+    (["reproduce", "sgd-remembers", "-p", "lr", "1e200"], "lr = 1e+200", "less than or equal"),
+    (["results", "export", "tests"], "tests", "choose another name"),
     (["clocks", "--lr", "-1"], "lr = -1", "greater than 0"),
     (["clocks", "--lr", "nan"], "lr = nan", "finite"),
     (["clocks", "--lr", "0.1", "--batch-size", "50000"], "batch_size = 50000", "2 to 40000"),
@@ -182,4 +191,4 @@ def test_values_on_the_command_line(text, value):
 def test_pairs_are_papermills():
     assert cli.join_pairs(["-p", "lr", "-0.1", "--fresh"]) == ["-p", "lr=-0.1", "--fresh"]
     assert cli.join_pairs(["-p", "lr=1"]) == ["-p", "lr=1"]
-    assert re.match("-p", cli.join_pairs(["-p"])[0])
+    assert cli.join_pairs(["-p"]) == ["-p"]

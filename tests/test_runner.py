@@ -65,7 +65,7 @@ def test_lanes_hold_runs_that_differ_in_scale_alone():
 def test_a_run_that_raises_is_a_failed_row_and_the_sweep_goes_on(own_store, monkeypatch):
     real = runner.train_group
 
-    def sometimes(group, threads, mark):
+    def sometimes(group, threads, mark, parent=None):
         if group[0].seed == 0:
             raise MemoryError("no room")
         return real(group, threads, mark)

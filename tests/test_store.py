@@ -93,6 +93,14 @@ def test_verify_finds_rows_that_contradict_themselves(own_store, change):
     assert len(store.verify()) >= 1
 
 
+@pytest.mark.parametrize("change", [dict(run_id="../outside"), dict(test_accuracy=7.0), dict(layers=None), dict(run_id=None)])
+def test_rows_that_are_not_right_are_not_merged(own_store, tmp_path, change):
+    pq.write_table(pa.Table.from_pylist([record(seed=1), record() | change], store.SCHEMA), tmp_path / "odd.parquet")
+    with pytest.raises(InitmemError, match="odd.parquet.*nothing was merged"):
+        store.merge([tmp_path / "odd.parquet"])
+    assert store.read(shipped=False).empty
+
+
 def test_merging_a_damaged_file_changes_nothing(own_store, tmp_path):
     store.append([record(seed=5)])
     store.export(tmp_path / "good.parquet", shipped=False)
