@@ -104,8 +104,8 @@ from initmem.config import *
 from initmem import runner
 runner.sweep(grid(Run(**{TINY.replace(epochs=30).model_dump()!r}), seed=range(6), sigma_w=[0.5, 1.0]), jobs=1)
 """
-    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    deadline = time.monotonic() + 120
+    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 300
     while len(list(store.results_dir().glob("*.parquet"))) < 2 and time.monotonic() < deadline:
         time.sleep(0.02)
     os.killpg(process.pid, signal.SIGKILL)
