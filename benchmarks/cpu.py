@@ -78,7 +78,7 @@ if __name__ == "__main__":
     threads = torch.get_num_threads()
     native = prepare(preset("laptop")).bf16
     print(f"{platform.machine()}, {threads} threads, torch {torch.__version__}, bf16 {'native' if native else 'not native'}")
-    if "--quick" in sys.argv:
+    if "--quick" in sys.argv:  # a first look
         ROUNDS = 2
     for batch_size in (32, 128):
         run = preset("laptop").replace(batch_size=batch_size, train_size=IMAGES, val_size=1)
