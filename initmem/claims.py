@@ -141,6 +141,10 @@ class Claim(Checked):
             outcome, reason = "partly", f"all {len(asked)} conditions are met, but {seeds} of the {enough} seeds asked for"
         else:
             outcome, reason = "partly", f"{judged.count('met')} of {len(asked)} conditions are met over {seeds} seeds"
+        dropped, diverged = results["seed"].nunique() - seeds, int((results["status"] == "diverged").sum())
+        if dropped or diverged:  # never hidden, and never a full verdict
+            outcome = "partly" if outcome == "reproduced" else outcome
+            reason += f"; {dropped} seeds lack a run and are left out, {diverged} runs diverged"
         lines = [Judged(condition=c, estimate=e, judged=j) for c, e, j in zip(asked, estimates, judged, strict=True)]
         return Verdict(claim=self, outcome=outcome, reason=reason, lines=lines)
 

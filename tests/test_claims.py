@@ -43,6 +43,15 @@ def test_verdicts(results, outcome, says):
     assert verdict.outcome == outcome and says in verdict.reason
 
 
+def test_seeds_left_out_and_diverged_runs_are_said_and_cost_the_full_verdict():
+    whole = table([0.95, 0.9, 0.8], 1)
+    lacking = whole[~((whole["seed"] == 4) & (whole["sigma_w"] == 1.0))]
+    verdict = REMEMBERS.verdict(lacking)
+    assert verdict.outcome == "partly" and "1 seeds lack a run and are left out, 0 runs diverged" in verdict.reason
+    diverged = whole.assign(status=["diverged"] + ["finished"] * (len(whole) - 1))
+    assert REMEMBERS.verdict(diverged).outcome == "partly" and "1 runs diverged" in REMEMBERS.verdict(diverged).reason
+
+
 def test_the_adaptive_claim_compares_with_sgd():
     sgd = table([0.95, 0.9, 0.8], 1)
     level = [table([0.95, 0.951, 0.95], 0, optimizer=name) for name in ("adam", "adamw", "muon")]
