@@ -5,12 +5,13 @@ import hashlib
 import itertools
 import json
 import os
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 import platformdirs
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 # Part of every run's identity. Raise it when the numerics change (tests/test_golden.py tells you); older rows are then
 # kept in their files but no longer answer for a run.
@@ -39,33 +40,75 @@ def unknown(kind: str, name: object, allowed: Iterable[str]) -> InitmemError:
     allowed = list(allowed)
     near = difflib.get_close_matches(str(name), allowed, n=1, cutoff=0.5)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return InitmemError(f"unknown {kind} {str(name)!r}: choose from {', '.join(allowed)}{hint}")
+    return InitmemError(f"unknown {kind} {textwrap.shorten(str(name), 90, placeholder=' …')!r}: choose from {', '.join(allowed)}{hint}")
 
 
 def explain(error: ValidationError, allowed: Iterable[str] = ()) -> InitmemError:
     """Turn the first complaint of a pydantic error into one sentence; `allowed` are the known field names."""
-    first = error.errors(include_url=False)[0]
-    name, value = ".".join(str(part) for part in first["loc"]), first["input"]
+    complaints = error.errors(include_url=False)
+    first = complaints[0]
+    name, value = ".".join(part for part in first["loc"] if isinstance(part, str)), first["input"]
     if first["type"] == "extra_forbidden":
         return unknown("parameter", name, allowed)
     if first["type"] == "literal_error":
         return unknown(name, value, [part.strip("'") for part in first["ctx"]["expected"].replace(" or ", ", ").split(", ")])
-    if first["type"] == "value_error":
-        return InitmemError(str(first["ctx"]["error"]))
-    return InitmemError(f"{name} = {value!r} is not allowed: {first['msg'][0].lower()}{first['msg'][1:]}")
+    if first["type"] == "missing":
+        missing = [".".join(map(str, each["loc"])) for each in complaints if each["type"] == "missing"]
+        return InitmemError(f"no value for {', '.join(missing)}: give one for each")
+    return InitmemError(f"{name} = {textwrap.shorten(repr(value), 90, placeholder=' …')} is not allowed: {reason(first)}")
+
+
+def reason(complaint: Mapping[str, Any]) -> str:
+    """What is allowed instead, from one complaint of a pydantic error."""
+    match complaint["type"]:
+        case "value_error":
+            return str(complaint["ctx"]["error"])
+        case "string_pattern_mismatch":
+            return "use a to z and 0 to 9, then also - and _"
+        case "too_short":
+            return f"give at least {complaint['ctx']['min_length']} value"
+    return complaint["msg"].replace("Input should", "it must").split(", unable")[0].split(", got")[0]
+
+
+def folder_from(variable: str) -> Path | None:
+    """The folder that an environment variable names, as an absolute path; None where it is unset or empty."""
+    if not (text := os.environ.get(variable)):
+        return None
+    try:
+        return Path(text).expanduser().absolute()
+    except (RuntimeError, FileNotFoundError):  # no such user, or no current folder
+        raise InitmemError(f"{variable} = {text!r} leads nowhere: give an absolute path") from None
 
 
 def cache_dir(*parts: str) -> Path:
     """The reader's own folder: the platform's cache folder, or `INITMEM_DATA` where that is set. Not created here."""
-    root = os.environ.get("INITMEM_DATA")
-    return (Path(os.path.expanduser(root)).absolute() if root else platformdirs.user_cache_path("initmem")).joinpath(*parts)
+    return (folder_from("INITMEM_DATA") or platformdirs.user_cache_path("initmem")).joinpath(*parts)
 
 
 # NumPy scalars are as good as Python's: grids are often built with linspace or arange.
-_plain = BeforeValidator(lambda value: value.item() if hasattr(value, "item") and not isinstance(value, str) else value)
+_plain = BeforeValidator(lambda value: value.item() if hasattr(value, "item") else value)
+_unsigned = AfterValidator(lambda value: value + 0.0)  # -0.0 becomes 0.0: one run, one id
 Positive = Annotated[float, Field(gt=0, le=1e100, allow_inf_nan=False, strict=True), _plain]
-NonNegative = Annotated[float, Field(ge=0, le=1e100, allow_inf_nan=False, strict=True), _plain]
+NonNegative = Annotated[float, Field(ge=0, le=1e100, allow_inf_nan=False, strict=True), _plain, _unsigned]
 Count = Annotated[int, Field(ge=1, le=10**9, strict=True), _plain]
+BatchSize = Annotated[int, Field(ge=2, le=10**9, strict=True), _plain]
+
+
+def as_list(value: Any) -> list:
+    """One value, or several in any iterable, as a list."""
+    if hasattr(value, "tolist"):  # NumPy, pandas, torch
+        value = value.tolist()
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping) else [value]
+
+
+def _each_once(values: list) -> list:
+    if repeated := [value for index, value in enumerate(values) if value in values[:index]]:
+        raise ValueError(f"{repeated[0]!r} is given twice")
+    return values
+
+
+# For a field of one or several values: Annotated[list[...], Several].
+Several = Field(min_length=1), BeforeValidator(as_list), AfterValidator(_each_once)
 
 
 class Checked(BaseModel):
@@ -95,12 +138,12 @@ class Run(Checked):
     optimizer: Annotated[Optimizer, Field(description="optimizer")] = "sgd"
     lr: Annotated[Positive, Field(description="learning rate η, constant")]
     momentum: Annotated[
-        float, _plain, Field(ge=0, lt=1, description="heavy-ball coefficient, used by `momentum` alone")
+        NonNegative, Field(lt=1, description="heavy-ball coefficient, used by `momentum` alone")
     ] = 0.9
     weight_decay: Annotated[
         NonNegative, Field(description="λ: L2 in the gradient (sgd, momentum, adam) or decoupled (adamw, muon)")
     ] = 0.0
-    batch_size: Annotated[int, Field(ge=2, strict=True, description="images a step; a short last batch is dropped"), _plain]
+    batch_size: Annotated[BatchSize, Field(description="images a step; a short last batch is dropped")]
     epochs: Annotated[Count, Field(description="passes over the training images")]
     seed: Annotated[int, Field(ge=0, lt=2**31, strict=True, description="draws split, batch order and kernel directions"), _plain] = 0
     precision: Annotated[
@@ -144,7 +187,7 @@ _PRESETS: dict[str, dict[str, Any]] = {
 
 def preset(name: str) -> Run:
     """The run that a preset (`digits`, `laptop` or `paper`) starts from: a scale and a budget, never a verdict."""
-    if name not in _PRESETS:
+    if not isinstance(name, str) or name not in _PRESETS:
         raise unknown("preset", name, PRESETS)
     return Run(**_PRESETS[name])
 
@@ -158,7 +201,7 @@ def grid(base: Run, **axes: Any) -> list[Run]:
     for name, axis in axes.items():
         if name not in Run.model_fields:
             raise unknown("parameter", name, Run.model_fields)
-        values[name] = list(axis) if isinstance(axis, Iterable) and not isinstance(axis, str) else [axis]
+        values[name] = as_list(axis)
         if not values[name]:
             raise InitmemError(f"{name} is an empty list: give at least one value")
     runs = [base.replace(**dict(zip(values, point, strict=True))) for point in itertools.product(*values.values())]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from initmem.config import InitmemError, Run
+from initmem.config import InitmemError, Run, unknown
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,15 @@ class Engine:
 def prepare(run: Run) -> Engine:
     """Choose device and precision for a run and set the process up for speed. `INITMEM_DEVICE` overrides the device."""
     name = os.environ.get("INITMEM_DEVICE") or ("cuda" if torch.cuda.is_available() else "cpu")
+    if name.partition(":")[0] not in ("cpu", "cuda", "mps"):  # torch knows more, such as meta, which computes nothing
+        raise unknown("INITMEM_DEVICE", name, ["cpu", "cuda", "cuda:0", "mps"])
     try:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError, NotImplementedError):
-        raise InitmemError(f"INITMEM_DEVICE = {name!r} cannot be used here: choose cpu, or cuda with a CUDA build of torch")
+        raise InitmemError(
+            f"INITMEM_DEVICE = {name!r} cannot be used here: choose cpu, or cuda with a CUDA build of torch"
+        ) from None
     keep_freed_memory()
     bf16 = run.precision == "bf16" or (run.precision == "auto" and bf16_is_native(device))
     return Engine(device, bf16)

@@ -4,15 +4,20 @@ A file is written beside its place and renamed into it, so it is whole or absent
 changed: a run trained anew replaces its own file alone.
 """
 
+import contextlib
+import json
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from initmem.config import ENGINE_VERSION, InitmemError, Run, cache_dir
+from initmem.config import ENGINE_VERSION, InitmemError, Run, cache_dir, folder_from
+
+MANY = 100  # files of results that are opened one by one; 5,000 would take more than ten seconds
 
 _TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string()}
 _RUN_TYPES = {name: type(value) for name, value in Run(
@@ -51,8 +56,10 @@ SCHEMA = pa.schema(
 
 def shipped_dir() -> Path:
     """Folder of the shipped results: in the checkout's book or inside the package; `INITMEM_SHIPPED` overrides."""
-    override = os.environ.get("INITMEM_SHIPPED")
-    return Path(override).expanduser().absolute() if override else book_dir() / "results"
+    override = folder_from("INITMEM_SHIPPED")
+    if override and not override.is_dir():
+        raise InitmemError(f"INITMEM_SHIPPED = {str(override)!r} is no folder: name one of Parquet files, or unset it")
+    return override or book_dir() / "results"
 
 
 def book_dir() -> Path:
@@ -68,27 +75,69 @@ def results_dir() -> Path:
 
 def read(shipped: bool = True, cached: bool = True, columns: Sequence[str] | None = None) -> pd.DataFrame:
     """All rows at hand, shipped ones first and each run once. Raises InitmemError naming a file that cannot be read."""
-    folders = [shipped_dir()] * shipped + [results_dir()] * cached
-    tables = [read_file(path, columns) for folder in folders for path in sorted(folder.glob("*.parquet"))]
+    tables = [read_file(path, columns) for path in sorted(shipped_dir().glob("*.parquet"))] if shipped else []
+    tables += _read_own(columns) if cached else []
     frame = pa.concat_tables(tables or [SCHEMA.empty_table().select(columns or SCHEMA.names)]).to_pandas()
     return frame.drop_duplicates("run_id", ignore_index=True) if "run_id" in frame else frame
 
 
+def _read_own(columns: Sequence[str] | None) -> list[pa.Table]:
+    """The reader's own rows: file by file, or from one copy of them all where they are many.
+
+    The files alone count. A row of the copy holds only while its file is the very one it was taken from, so the copy may
+    be behind, damaged or deleted at any moment, and any process may write it.
+    """
+    stamps = {}
+    for path in sorted(results_dir().glob("*.parquet")):
+        with contextlib.suppress(FileNotFoundError):  # moved away just now
+            found = path.stat()
+            stamps[path] = [found.st_ino, found.st_mtime_ns, found.st_size]
+    late, tables, held, copy = list(stamps), [], {}, cache_dir("results-copy.parquet")
+    if len(stamps) > MANY:
+        with contextlib.suppress(Exception), pq.ParquetFile(copy, page_checksum_verification=True) as file:
+            files = json.loads(file.schema_arrow.metadata[b"files"])  # name → stamp, rows; in the order of the rows
+            if not file.schema_arrow.equals(SCHEMA):
+                raise ValueError("an earlier version's")
+            valid = [stamps.get(results_dir() / name) == stamp for name, (stamp, _) in files.items()]
+            taken = {name: entry for (name, entry), holds in zip(files.items(), valid, strict=True) if holds}
+            missing = [path for path in stamps if path.name not in taken]
+            mask = pa.array(np.repeat(valid, [rows for _, rows in files.values()]))
+            tables = [file.read(columns if len(missing) <= MANY else None).filter(mask)]
+            late, held = missing, taken
+    if len(late) <= MANY:
+        return tables + [read_file(path, columns) for path in late]
+    for path in late:
+        tables.append(read_file(path))
+        held[path.name] = [stamps[path], len(tables[-1])]
+    table = pa.concat_tables(tables).combine_chunks()
+    with contextlib.suppress(InitmemError):  # a full disk, say: it is only a copy
+        _write(table.replace_schema_metadata({"files": json.dumps(held)}), copy)
+    return [table.select(columns or SCHEMA.names)]
+
+
 def read_file(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """One file of results, checked against the schema. Raises InitmemError if it is damaged or not ours."""
+    if path.parent == results_dir():
+        way_out = "move it away; its runs will be trained again and all others are kept"
+    elif path.parent == shipped_dir():
+        way_out = "restore it, with `git checkout` for one"
+    else:
+        way_out = "give a Parquet file written by `initmem results export`"
     try:
-        found = pq.read_schema(path)
-        if not found.equals(SCHEMA):
-            missing = sorted(set(SCHEMA.names) - set(found.names))
-            raise InitmemError(f"{path} is not a file of initmem results (lacks {', '.join(missing[:3]) or 'the types'})")
-        return pq.read_table(path, columns=columns, page_checksum_verification=True, partitioning=None)
-    except FileNotFoundError:
-        raise InitmemError(f"{path} does not exist: give a Parquet file written by `initmem results export`") from None
-    except InitmemError:
-        raise
+        with pq.ParquetFile(path, page_checksum_verification=True) as file:
+            if file.schema_arrow.equals(SCHEMA):
+                return file.read(columns)
+            odd = [name for name in SCHEMA.names if name not in file.schema_arrow.names]
+    except (FileNotFoundError, NotADirectoryError):
+        reason = "does not exist"
+    except PermissionError:
+        reason = "may not be read"
     except Exception as error:  # a damaged file makes pyarrow raise almost anything
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise InitmemError(f"{path} is damaged ({reason}): move it away; its runs will be trained again") from None
+        why = (str(error) or type(error).__name__).splitlines()[0]
+        reason = "is a folder" if path.is_dir() else f"is damaged or no Parquet file ({why})"
+    else:
+        reason = f"holds no results of initmem (it lacks {', '.join(odd[:3]) or 'the types'})"
+    raise InitmemError(f"{path} {reason}: {way_out}") from None
 
 
 def append(records: Iterable[dict], folder: Path | None = None) -> None:

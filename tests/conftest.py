@@ -47,5 +47,6 @@ def built_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def own_store(tmp_path, monkeypatch) -> Path:
     """An empty store in place of the reader's own and of the shipped one."""
     monkeypatch.setenv("INITMEM_DATA", str(tmp_path / "cache"))
+    (tmp_path / "shipped").mkdir()
     monkeypatch.setenv("INITMEM_SHIPPED", str(tmp_path / "shipped"))
     return tmp_path

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -64,9 +65,10 @@ def test_a_damaged_file_is_named_and_the_others_stay(own_store, fault):
         path.write_bytes(b"no parquet at all")
     else:
         pq.write_table(pa.table({"a": [1]}), path)
-    with pytest.raises(InitmemError, match=path.name):
+    with pytest.raises(InitmemError, match=path.name) as found:
         store.read(shipped=False)
     assert any(path.name in sentence for sentence in store.verify())
+    assert "move it away" in str(found.value) and "all others are kept" in str(found.value)
     path.unlink()
     assert len(store.read(shipped=False)) == 1
 
@@ -112,6 +114,107 @@ def test_merging_a_damaged_file_changes_nothing(own_store, tmp_path):
     assert store.read(shipped=False).empty
 
 
+@pytest.mark.parametrize(("make", "says"), [
+    (lambda path: None, "does not exist"),
+    (lambda path: path.mkdir(), "is a folder"),
+    (lambda path: path.write_bytes(b"x"), "is damaged or no Parquet file"),
+    (lambda path: pq.write_table(pa.table({"run_id": ["a"]}), path), "holds no results of initmem .it lacks engine, dataset"),
+])  # fmt: skip
+def test_what_cannot_be_merged(own_store, tmp_path, make, says):
+    make(tmp_path / "theirs.parquet")
+    with pytest.raises(InitmemError, match=f"theirs.parquet {says}.*: give a Parquet file written by `initmem results export`"):
+        store.merge([tmp_path / "theirs.parquet"])
+
+
+def test_a_damaged_shipped_file_is_to_be_restored(own_store):
+    (store.shipped_dir() / "laptop.parquet").write_bytes(b"x")
+    with pytest.raises(InitmemError, match="laptop.parquet is damaged.*: restore it"):
+        store.read()
+
+
+@pytest.fixture
+def many(own_store, monkeypatch):
+    """A store that counts as large, and what tells how often a file of it is opened."""
+    monkeypatch.setattr(store, "MANY", 3)
+    store.append([record(seed=seed) for seed in range(8)])
+    opened = []
+    read_file = store.read_file
+    monkeypatch.setattr(store, "read_file", lambda path, columns=None: opened.append(path) or read_file(path, columns))
+    assert set(store.read(shipped=False)["seed"]) == set(range(8)) and len(opened) == 8
+    opened.clear()
+    return opened
+
+
+def test_a_large_store_answers_from_one_copy(many):
+    assert set(store.read(shipped=False)["seed"]) == set(range(8)) and not many
+    whole = store.read(shipped=False)
+    row = whole[whole["seed"] == 3].iloc[0]
+    assert list(row["norm"]) == [1, 2, 3] and row["predictions"] == b"\0\1" and list(row["layers"]) == ["a", "b"]
+    assert list(store.read(shipped=False, columns=["run_id", "seed"])) == ["run_id", "seed"] and not many
+    assert store.verify() == [] and len(many) == 8, "verifying opens every file"
+
+
+def test_the_copy_never_answers_for_another_file(many):
+    [first, second, *_] = sorted(store.results_dir().glob("*.parquet"))
+    store.append([record(seed=seed) | dict(test_accuracy=0.25) for seed in range(2)] + [record(seed=9)])
+    frame = store.read(shipped=False).set_index("seed")
+    assert len(many) == 3 and len(frame) == 9
+    assert frame["test_accuracy"].to_dict() == {seed: 0.25 if seed < 2 else 0.9 for seed in frame.index}
+    for path in sorted(store.results_dir().glob("*.parquet"))[:4]:
+        path.unlink()
+    assert len(store.read(shipped=False)) == 5
+    bad = sorted(store.results_dir().glob("*.parquet"))[0]
+    bad.write_bytes(b"x")
+    with pytest.raises(InitmemError, match=bad.name):
+        store.read(shipped=False)
+
+
+def test_many_new_files_renew_the_copy(many):
+    store.append([record(seed=seed) for seed in range(10, 20)])
+    assert len(store.read(shipped=False, columns=["seed", "run_id"])) == 18 and len(many) == 10
+    assert len(store.read(shipped=False)) == 18 and len(many) == 10
+
+
+@pytest.mark.parametrize("content", [None, b"", b"PAR1 no PAR1"])
+def test_the_copy_may_be_lost_at_any_moment(many, content):
+    copy = store.cache_dir("results-copy.parquet")
+    copy.unlink() if content is None else copy.write_bytes(content)
+    assert len(store.read(shipped=False)) == 8 and len(many) == 8
+    assert len(store.read(shipped=False)) == 8 and len(many) == 8, "it was written anew"
+
+
+def test_where_no_copy_can_be_written_the_files_answer(many, monkeypatch):
+    copy = store.cache_dir("results-copy.parquet")
+    copy.unlink()
+    copy.mkdir()
+    for _ in range(2):
+        assert len(store.read(shipped=False)) == 8
+    assert len(many) == 16
+
+
+def test_a_disk_that_is_really_full(own_store):
+    """By a limit on the sizes of files: the system refuses midway."""
+    store.append([record(seed=0)])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, hard))
+    try:
+        with pytest.raises(InitmemError, match="cannot write .*INITMEM_DATA.*intact"):
+            store.append([record(seed=1)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert list(store.read(shipped=False)["seed"]) == [0] and not list(store.results_dir().glob(".*"))
+
+
+@pytest.mark.parametrize("variable", ["INITMEM_DATA", "INITMEM_SHIPPED"])
+def test_folders_that_lead_nowhere(own_store, monkeypatch, variable):
+    monkeypatch.setenv(variable, "~nosuchuser/x")
+    with pytest.raises(InitmemError, match=f"{variable} = '~nosuchuser/x' leads nowhere: give an absolute path"):
+        store.read()
+    monkeypatch.setenv("INITMEM_SHIPPED", str(own_store / "misspelt"))
+    with pytest.raises(InitmemError, match="INITMEM_SHIPPED = .*misspelt' is no folder"):
+        store.shipped_dir()
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EACCES])
 def test_a_disk_that_refuses(own_store, monkeypatch, number):
     store.append([record(seed=0)])
@@ -139,5 +242,3 @@ def test_shipped_results_are_in_order():
     shipped = store.read(cached=False)
     assert len(shipped) and set(shipped["engine"]) == {store.ENGINE_VERSION}
     assert sum(path.stat().st_size for path in store.shipped_dir().glob("*")) < 30e6
-
-
