@@ -21,7 +21,7 @@ from initmem.store import book_dir, current, read
 
 def chapters() -> dict[str, str]:
     """Chapters that can be rerun: notebook name → id of its claim."""
-    return {entry.chapter: name for name, entry in ledger().claims.items() if entry.chapter}
+    return {entry.chapter: name for name, entry in ledger().claims.items()}
 
 
 def check(variables: Mapping[str, Any]) -> Parameters:
@@ -40,31 +40,35 @@ def check(variables: Mapping[str, Any]) -> Parameters:
     return Parameters(**plain)
 
 
-def choose_runs(claim: Claim, parameters: Parameters, fresh: bool = False) -> list[Run]:
-    """The runs of a claim: all of the ledger's seeds where rows at hand answer, few enough to train live where not."""
+def choose_runs(claim: Claim, parameters: Parameters, fresh: bool = False, brief: bool = False) -> list[Run]:
+    """The runs of a claim: all that the ledger asks for where rows at hand answer, the part to train live where not.
+
+    A number of seeds that the reader asked for means the whole grid, unless it must be `brief`.
+    """
     runs = claim.runs(parameters)
-    if parameters.seeds is None:
+    if parameters.seeds is None or brief:
         table = current(read(columns=["run_id", "engine", "data_fingerprint"]))
         known = set(table["run_id"])
         copies = table["data_fingerprint"].unique()
         if fresh or not any(known.issuperset(run.run_id(copy) for run in runs) for copy in copies):
-            seeds = min(claim.live_seeds, ledger().recipes[parameters.preset].seeds)
-            runs = claim.runs(parameters.model_copy(update=dict(seeds=seeds)))
+            runs = claim.runs(parameters, live=True)
     return runs
 
 
-def panels(claim: Claim, parameters: Parameters, results: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Results to show side by side, by title: the reader's own first, then each preset's shipped ones."""
+def panels(claim: Claim, parameters: Parameters, results: pd.DataFrame) -> dict[str, dict[str, pd.DataFrame]]:
+    """Cells to show side by side, by title: the reader's own first, then each preset's shipped ones."""
     shipped = current(read(cached=False))
     shown = {}
     for preset in PRESETS:
         rows = at_hand(claim, preset, shipped)
         if preset == parameters.preset:
             same = set(rows["run_id"]) == set(results["run_id"])
-            shown[_title(preset, results, "" if same or rows.empty else ", your parameters")] = results
+            title = _title(preset, results, "" if same or rows.empty else ", your parameters")
+            shown[title] = claim.split(results, parameters)
         if len(rows) and (preset != parameters.preset or not same):
-            shown[_title(preset, rows, ", shipped" if preset == parameters.preset else "")] = rows
-    return shown
+            title = _title(preset, rows, ", shipped" if preset == parameters.preset else "")
+            shown[title] = claim.split(rows, preset=preset)
+    return {title: cells for title, cells in shown.items() if cells}
 
 
 def _title(preset: str, results: pd.DataFrame, note: str) -> str:

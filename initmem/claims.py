@@ -1,16 +1,18 @@
 """The ledger: claims, the runs that decide them, and verdicts computed from a table of results by a written rule."""
 
 import functools
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import pandas as pd
 import yaml
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BaseModel, Field
 
 from initmem import metrics
 from initmem.config import (
-    OPTIMIZERS,
     PRESETS,
+    Arch,
+    BatchSize,
     Checked,
     Count,
     InitmemError,
@@ -19,15 +21,15 @@ from initmem.config import (
     Positive,
     PresetName,
     Run,
+    Several,
     grid,
     preset,
     unknown,
 )
 from initmem.metrics import Estimate
-from initmem.store import book_dir
+from initmem.store import RUN_FIELDS, book_dir
 
 Outcome = Literal["reproduced", "partly", "not", "untested"]
-_list = BeforeValidator(lambda value: list(value) if hasattr(value, "__iter__") and not isinstance(value, str) else [value])
 
 
 class Parameters(Checked):
@@ -35,34 +37,69 @@ class Parameters(Checked):
 
     preset: Annotated[PresetName, Field(description="scale of the experiment: digits, laptop or paper")] = "digits"
     sigma_w: Annotated[
-        Annotated[list[Positive], Field(min_length=1), _list] | None,
+        Annotated[list[Positive], *Several] | None,
         Field(description="scales of the initial kernels, each above 0; the paper's lie in [0.1, 2.5]"),
     ] = None
     seeds: Annotated[Count | None, Field(description="number of seeds, from 0 on; at least 3 for a full verdict")] = None
-    lr: Annotated[Positive | None, Field(description="learning rate η of the optimizers under test, constant")] = None
-    weight_decay: Annotated[NonNegative | None, Field(description="λ of the optimizers under test")] = None
-    batch_size: Annotated[int | None, Field(ge=2, strict=True, description="images a step b, at most the training images")] = None
+    lr: Annotated[Positive | None, Field(description="learning rate η under test, constant; a chapter's multiples apply to it")] = None
+    weight_decay: Annotated[NonNegative | None, Field(description="λ of the recipes under test")] = None
+    batch_size: Annotated[BatchSize | None, Field(description="images a step b, at most the training images")] = None
     epochs: Annotated[Count | None, Field(description="passes over the training images")] = None
     optimizers: Annotated[
-        Annotated[list[Optimizer], Field(min_length=1), _list] | None,
+        Annotated[list[Optimizer], *Several] | None,
         Field(description="optimizers under test: sgd, momentum, adam, adamw, muon"),
     ] = None
 
 
-class Condition(Checked):
-    """One line of a claim's rule: a metric of one optimizer's runs, and the bound it must keep."""
+class Cell(Checked):
+    """One recipe of a claim: the recipe of its optimizer, with numbers multiplied (`times`) and fields replaced."""
 
-    metric: Literal["spread", "spread_ratio", "interpolated_share", "radial_memory"]
     optimizer: Optimizer
-    reference: Optimizer | None = None
+    arch: Arch = "resnet9"
+    weight_decay: NonNegative | None = None
+    times: dict[Literal["epochs", "lr", "batch_size"], Positive] = {}
+    context: bool = False
+    """Shown beside the cells under test, not changed with them and not judged."""
+
+    def base(self, preset_name: str, common: dict[str, Any], own: dict[str, Any]) -> Run:
+        """The run to lay over σ_w and seeds. `common` replaces fields of every cell, `own` those of cells under test."""
+        scale = ledger().recipes[preset_name]
+        start = preset(preset_name).model_dump() | {"optimizer": self.optimizer, "arch": self.arch}
+        start |= scale.optimizers[self.optimizer] | common | ({} if self.context else own)
+        if self.arch != "resnet9":
+            start["width"] = min(start["width"], 16)  # that of He et al. 2016; ResNet-9's 64 would be another network
+        if self.weight_decay is not None and "weight_decay" not in own:
+            start["weight_decay"] = self.weight_decay
+        for name, factor in self.times.items():
+            start[name] = start[name] * factor if name == "lr" else max(1, round(start[name] * factor))
+        return Run(**start)
+
+
+class Condition(Checked):
+    """One line of a claim's rule: a metric of some cells' runs, and the bound it must keep."""
+
+    metric: Literal[
+        "spread", "spread_ratio", "interpolated_share", "interpolated_at_largest", "radial_memory",
+        "trend", "trend_ratio", "clock_order", "clock_advantage", "collapse",
+    ]  # fmt: skip
+    of: str | list[str]
+    reference: str | list[str] | None = None
     at_least: float | None = None
     at_most: float | None = None
     says: str
 
-    def measure(self, results: pd.DataFrame) -> Estimate:
-        """The metric on the rows of this condition's optimizers."""
-        rows = [results[results["optimizer"] == name] for name in (self.optimizer, self.reference) if name]
-        return getattr(metrics, self.metric)(*rows)
+    def cells(self, names: list[str]) -> list[str]:
+        """Names of the cells it needs; `all` stands for every one of `names`."""
+        asked = [part for side in (self.of, self.reference) if side for part in ([side] if isinstance(side, str) else side)]
+        return names if asked == ["all"] else asked
+
+    def measure(self, cells: dict[str, pd.DataFrame]) -> Estimate:
+        """The metric on the rows of its cells; a list of tables where several cells make one quantity."""
+        if self.of == "all":
+            return getattr(metrics, self.metric)(cells)
+        sides = [side for side in (self.of, self.reference) if side]
+        tables = [cells[side] if isinstance(side, str) else [cells[name] for name in side] for side in sides]
+        return getattr(metrics, self.metric)(*tables)
 
     def judge(self, estimate: Estimate) -> str:
         """`met`, `violated` or `open`, by the whole interval; by the value alone where one seed leaves no interval."""
@@ -82,57 +119,102 @@ class Paper(Checked):
     regime: str | None = None
 
 
+class Live(Checked):
+    """The part of a claim to train when no stored rows answer: about a minute on digits."""
+
+    seeds: Count = 2
+    sigma_w: list[Positive] | None = None
+    cells: list[str] | None = None
+
+
 class Claim(Checked):
-    """One claim of the ledger. `chapter` and `conditions` are absent until it is tested."""
+    """One claim of the ledger: cells to run, and the conditions that judge them."""
 
     id: str
     title: str
     statement: str
+    ours: bool = False
+    """Whether the claim is this book's own and not the paper's."""
     paper: Paper
-    chapter: str | None = None
-    optimizers: list[Optimizer] = []
-    context: list[Optimizer] = []
-    conditions: list[Condition] = []
-    live_seeds: Count = 2
-    """Seeds to train where none are asked for and no stored rows answer: about a minute on digits."""
+    chapter: str
+    cells: dict[str, Cell] = {}
+    cells_of: list[str] = []
+    """Claims whose cells this one judges together."""
+    sigma_w: dict[PresetName, list[Positive]] = {}
+    seeds: dict[PresetName, Count] = {}
+    live: Live = Live()
+    conditions: list[Condition]
+
+    @property
+    def optimizers(self) -> list[str]:
+        """The optimizers under test."""
+        return list(dict.fromkeys(cell.optimizer for cell in self.cells.values() if not cell.context))
 
     def recipe(self, parameters: Parameters | None = None, **changes: Any) -> dict[str, Run]:
-        """One base run an optimizer, from the ledger's recipe with the reader's parameters laid over it.
+        """One base run a cell, from the ledger with the reader's parameters laid over it.
 
-        Optimizers under test take every change; those for context keep their learning rate and weight decay, and share
-        preset, batch size and epochs.
+        Cells under test take every change, before their own multiples; those for context keep their learning rate and
+        weight decay. Raises InitmemError for optimizers that the claim has no place for.
         """
         p = parameters or Parameters(**changes)
-        ours = ledger().recipes[p.preset].optimizers
-        under_test = p.optimizers or self.optimizers
+        if self.cells_of:
+            bases = {f"{name}: {cell}": run for name in self.cells_of for cell, run in claim(name).recipe(p).items()}
+            return {name: run for run, name in reversed({run: name for name, run in bases.items()}.items())}
         common = {name: getattr(p, name) for name in ("batch_size", "epochs") if getattr(p, name) is not None}
         own = {name: getattr(p, name) for name in ("lr", "weight_decay") if getattr(p, name) is not None}
-        return {
-            name: preset(p.preset).replace(optimizer=name, **{**ours[name], **common, **(own if name in under_test else {})})
-            for name in dict.fromkeys([*under_test, *self.context])
-        }
+        return {name: cell.base(p.preset, common, own) for name, cell in self._cells_for(p.optimizers).items()}
 
-    def runs(self, parameters: Parameters | None = None, **changes: Any) -> list[Run]:
-        """Every run the claim is judged by, over σ_w and seeds."""
+    def _cells_for(self, optimizers: list[str] | None) -> dict[str, Cell]:
+        if not optimizers:
+            return self.cells
+        if all(name == cell.optimizer for name, cell in self.cells.items()):  # a claim that compares optimizers
+            context = {name: cell for name, cell in self.cells.items() if cell.context and name not in optimizers}
+            return {name: Cell(optimizer=name) for name in optimizers} | context
+        if len(self.optimizers) > 1 or len(optimizers) > 1:
+            raise InitmemError(
+                f"optimizers = {optimizers} does not fit {self.id!r}, whose cells are made for {', '.join(self.optimizers)}: "
+                + ("give one optimizer" if len(self.optimizers) == 1 else "leave it out")
+            )
+        return {name: cell.model_copy(update=dict(optimizer=optimizers[0])) for name, cell in self.cells.items()}
+
+    def runs(self, parameters: Parameters | None = None, live: bool = False, **changes: Any) -> list[Run]:
+        """Every run the claim is judged by, over σ_w and seeds; with `live` the part to train in class."""
         p = parameters or Parameters(**changes)
-        scale = ledger().recipes[p.preset]
-        axes = dict(seed=range(p.seeds or scale.seeds), sigma_w=p.sigma_w or scale.sigma_w)
-        return [run for base in self.recipe(p).values() for run in grid(base, **axes)]
+        if self.cells_of:  # each claim's own scales and seeds, every run once
+            return list(dict.fromkeys(run for name in self.cells_of for run in claim(name).runs(p, live)))
+        scale, less = ledger().recipes[p.preset], self.live if live else Live(seeds=10**9)
+        seeds = p.seeds or min(less.seeds, self.seeds.get(p.preset, scale.seeds))
+        sigma_w = p.sigma_w or less.sigma_w or self.sigma_w.get(p.preset, scale.sigma_w)
+        bases = [run for name, run in self.recipe(p).items() if name in (less.cells or [name])]
+        return [run for base in bases for run in grid(base, seed=range(seeds), sigma_w=sigma_w)]
 
-    def verdict(self, results: pd.DataFrame) -> "Verdict":
-        """Judge a table of runs of one preset by the ledger's rule."""
-        if results["sigma_w"].nunique() < 2:
-            return Verdict(claim=self, outcome="untested", reason="memory of σ_w needs at least two values of σ_w")
-        asked = [c for c in self.conditions if {c.optimizer, c.reference or c.optimizer} <= set(results["optimizer"])]
-        if not asked:
-            return Verdict(claim=self, outcome="untested", reason="no runs of the optimizers that the rule asks for")
-        if not all(metrics.by_seed(results[results["optimizer"] == c.optimizer]).size for c in asked):
+    def split(self, results: pd.DataFrame, parameters: Parameters | None = None, **changes: Any) -> dict[str, pd.DataFrame]:
+        """The rows of each cell, by its name, in the ledger's order; cells without rows are left out."""
+        names = {_key(base.model_dump(), _RECIPE_FIELDS): name for name, base in self.recipe(parameters, **changes).items()}
+        found = [names.get(key) for key in _keys(results, _RECIPE_FIELDS)]
+        mine = results.assign(cell=found)[results["status"] != "failed"].dropna(subset="cell")
+        groups = dict(iter(mine.drop(columns="cell").groupby(mine["cell"], sort=False)))
+        return {name: groups[name].reset_index(drop=True) for name in names.values() if name in groups}
+
+    def verdict(self, cells: dict[str, pd.DataFrame]) -> "Verdict":
+        """Judge the rows of each cell (`split`), all of one preset, by the ledger's rule."""
+        results = pd.concat(cells.values()).drop_duplicates("run_id") if cells else None
+        if results is None or results["sigma_w"].nunique() < 2:
+            reason = "memory of σ_w needs at least two values of σ_w" if cells else "no runs yet"
+            return Verdict(claim=self, outcome="untested", reason=reason)
+        asked = [c for c in self.conditions if set(c.cells(list(cells))) <= set(cells)]
+        needed = dict.fromkeys(name for c in asked for name in c.cells(list(cells)))
+        if self.cells_of and len(cells) < 5:
+            return Verdict(claim=self, outcome="untested", reason="fewer than five recipes have runs, too few to be ordered")
+        if self.conditions[0] not in asked:
+            return Verdict(claim=self, outcome="untested", reason=f"runs are missing for the core condition, that {self.conditions[0].says}")
+        if not all(metrics.by_seed(cells[name]).size for name in needed):
             return Verdict(claim=self, outcome="untested", reason="too few runs came to an end")
-        estimates = [condition.measure(results) for condition in asked]
+        estimates = [condition.measure(cells) for condition in asked]
         judged = [condition.judge(estimate) for condition, estimate in zip(asked, estimates, strict=True)]
         seeds, enough = min(estimate.n for estimate in estimates), ledger().min_seeds
         if judged[0] == "violated":
-            outcome, reason = "not", f"the claim's core does not hold here: {asked[0].says}"
+            outcome, reason = "not", f"the core condition fails, which is that {asked[0].says}"
         elif len(asked) < len(self.conditions):
             outcome, reason = "partly", f"{len(asked)} of the rule's {len(self.conditions)} conditions could be tested"
         elif set(judged) == {"met"} and seeds >= enough:
@@ -141,7 +223,9 @@ class Claim(Checked):
             outcome, reason = "partly", f"all {len(asked)} conditions are met, but {seeds} of the {enough} seeds asked for"
         else:
             outcome, reason = "partly", f"{judged.count('met')} of {len(asked)} conditions are met over {seeds} seeds"
-        dropped, diverged = results["seed"].nunique() - seeds, int((results["status"] == "diverged").sum())
+        judged_rows = pd.concat([cells[name] for name in needed]).drop_duplicates("run_id")
+        dropped = max(cells[name]["seed"].nunique() - len(metrics.by_seed(cells[name])) for name in needed)
+        diverged = int((judged_rows["status"] == "diverged").sum())
         if dropped or diverged:  # never hidden, and never a full verdict
             outcome = "partly" if outcome == "reproduced" else outcome
             reason += f"; {dropped} seeds lack a run and are left out, {diverged} runs diverged"
@@ -209,30 +293,28 @@ def claim(name: str) -> Claim:
 
 def at_hand(claim: Claim, preset: str, results: pd.DataFrame) -> pd.DataFrame:
     """The rows of a table that belong to a claim's recipe at one preset, from the copy of the data that has most."""
-    wanted = claim.runs(preset=preset)
-    best = results.head(0)
-    for _, rows in results.groupby("data_fingerprint"):
-        ids = [run.run_id(rows["data_fingerprint"].iloc[0]) for run in wanted]
-        mine = rows[rows["run_id"].isin(ids)]
-        best = mine if len(mine) > len(best) else best
-    return best
+    wanted = {_key(run.model_dump(), RUN_FIELDS) for run in claim.runs(preset=preset)}
+    mine = results[[key in wanted for key in _keys(results, RUN_FIELDS)]]
+    copies = mine["data_fingerprint"].value_counts()
+    return mine[mine["data_fingerprint"] == copies.index[0]] if len(copies) else mine
+
+
+_RECIPE_FIELDS = tuple(name for name in RUN_FIELDS if name not in ("sigma_w", "seed"))
+
+
+def _key(fields: Mapping[str, Any], names: Sequence[str]) -> tuple:
+    """What identifies a run or recipe: `momentum` counts for the optimizer of that name alone."""
+    return tuple(fields[name] if name != "momentum" or fields["optimizer"] == "momentum" else None for name in names)
+
+
+def _keys(results: pd.DataFrame, names: Sequence[str]) -> list[tuple]:
+    return [_key(row, names) for row in results[list(names)].to_dict("records")]
 
 
 def scoreboard(results: pd.DataFrame) -> dict[tuple[str, str], Verdict]:
     """The verdict on every claim at every preset, from the rows at hand; complete seeds alone count."""
-    verdicts = {}
-    for name, entry in ledger().claims.items():
-        for scale in PRESETS:
-            if not entry.conditions:
-                verdicts[name, scale] = Verdict(claim=entry, outcome="untested", reason="its chapter is not written yet")
-                continue
-            rows = at_hand(entry, scale, results)
-            verdicts[name, scale] = (
-                entry.verdict(rows) if len(rows) else Verdict(claim=entry, outcome="untested", reason="no runs yet")
-            )
-    return verdicts
-
-
-def testable() -> list[str]:
-    """Ids of the claims that have an experiment and a rule."""
-    return [name for name, entry in ledger().claims.items() if entry.conditions]
+    return {
+        (name, scale): entry.verdict(entry.split(at_hand(entry, scale, results), preset=scale))
+        for name, entry in ledger().claims.items()
+        for scale in PRESETS
+    }

@@ -4,14 +4,17 @@ All functions take rows of one recipe: runs that differ in sigma_w and seed alon
 be resampled together. Intervals are 95 % bootstrap percentiles over seeds, widened for few seeds (Hesterberg 2015).
 """
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.special import ndtr, stdtrit
+from scipy.stats import rankdata
 
-from initmem.config import InitmemError
+from initmem.clocks import active_clock, run_clocks
+from initmem.config import InitmemError, Run
 from initmem.store import RUN_FIELDS
 
 RESAMPLES = 4000
@@ -93,13 +96,102 @@ def spread(results: pd.DataFrame, column: str = "test_accuracy") -> Estimate:
     return bootstrap(by_seed(results, column).to_numpy(), _range)
 
 
+def stack(cells: Sequence[pd.DataFrame], column: str = "test_accuracy") -> np.ndarray:
+    """One column of several recipes on the seeds and scales they share: (seeds, recipes, scales), seeds paired.
+
+    Raises InitmemError if they share no seed or fewer than two scales.
+    """
+    tables = [by_seed(rows, column) for rows in cells]
+    seeds = functools.reduce(pd.Index.intersection, [table.index for table in tables])
+    scales = functools.reduce(pd.Index.intersection, [table.columns for table in tables])
+    if not len(seeds) or len(scales) < 2:
+        raise InitmemError(f"these recipes share {len(seeds)} seeds and {len(scales)} σ_w: at least one and two are needed")
+    return np.stack([table.loc[seeds, scales].to_numpy() for table in tables], axis=1)
+
+
 def spread_ratio(results: pd.DataFrame, reference: pd.DataFrame, column: str = "test_accuracy") -> Estimate:
     """Spread of one recipe over that of another, seeds paired."""
-    _needs_scales(results)
-    a, b = by_seed(results, column), by_seed(reference, column)
-    seeds, scales = a.index.intersection(b.index), a.columns.intersection(b.columns)
-    both = np.stack([a.loc[seeds, scales].to_numpy(), b.loc[seeds, scales].to_numpy()], axis=1)  # (seeds, 2, scales)
-    return bootstrap(both, lambda means: _range(means[..., 0, :]) / _range(means[..., 1, :]))
+    return bootstrap(stack([results, reference], column), lambda means: _ratio(*np.moveaxis(_range(means), -1, 0)))
+
+
+def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    return a / np.where(b == 0, np.nan, b)
+
+
+def trend(cells: Sequence[pd.DataFrame]) -> Estimate:
+    """Growth of the spread with every doubling of the batch size, in pp: least squares over the recipes."""
+    slope = _slope_on(np.log2([recipe(rows)["batch_size"] for rows in cells]))
+    return bootstrap(stack(cells), lambda means: slope(_range(means)))
+
+
+def trend_ratio(cells: Sequence[pd.DataFrame], reference: Sequence[pd.DataFrame]) -> Estimate:
+    """`trend` of some recipes over that of others, seeds paired."""
+    both, n = stack([*cells, *reference]), len(cells)
+    slopes = [_slope_on(np.log2([recipe(rows)["batch_size"] for rows in part])) for part in (cells, reference)]
+    return bootstrap(both, lambda means: _ratio(slopes[0](_range(means)[..., :n]), slopes[1](_range(means)[..., n:])))
+
+
+def _slope_on(x: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+    centred = x - x.mean()
+    return lambda y: (y * centred).sum(-1) / (centred**2).sum()
+
+
+def clock_order(cells: dict[str, pd.DataFrame]) -> Estimate:
+    """Spearman's rank correlation over recipes between the driving clock and the spread: −1, the clock orders them."""
+    return rank_correlation(list(cells.values()), [_driving_clock(rows) for rows in cells.values()])
+
+
+def clock_advantage(cells: dict[str, pd.DataFrame]) -> Estimate:
+    """By how much the driving clock orders the spreads better than the number of epochs does, in rank correlation."""
+    tables = list(cells.values())
+    clock = np.array([_driving_clock(rows) for rows in tables])
+    epochs = np.array([recipe(rows)["epochs"] for rows in tables])
+    return bootstrap(stack(tables), lambda means: _spearman(_range(means), epochs) - _spearman(_range(means), clock))
+
+
+def rank_correlation(cells: Sequence[pd.DataFrame], x: Sequence[float]) -> Estimate:
+    """Spearman's rank correlation between one number a recipe and the recipes' spreads."""
+    return bootstrap(stack(cells), lambda means: _spearman(_range(means), np.asarray(x)))
+
+
+def _spearman(values: np.ndarray, x: np.ndarray) -> np.ndarray:
+    a, b = rankdata(values, axis=-1), rankdata(x)
+    a, b = a - a.mean(-1, keepdims=True), b - b.mean()
+    return _ratio((a * b).sum(-1), np.sqrt((a**2).sum(-1) * (b**2).sum()))
+
+
+def _driving_clock(results: pd.DataFrame) -> float:
+    run = run_of(results)
+    return getattr(run_clocks(run), active_clock(run))
+
+
+def run_of(results: pd.DataFrame) -> Run:
+    """The base run of rows of one recipe."""
+    recipe(results)
+    return Run(**results.iloc[0][list(RUN_FIELDS)])
+
+
+def collapse(cells: Sequence[pd.DataFrame], power: int | None = None) -> Estimate:
+    """Share of the variance of seed-mean accuracies over (η, σ_w) that one curve in η/σ_w^power explains.
+
+    The curve is a cubic in log(η/σ_w^power); power 2 for SGD and momentum, 1 for adaptive methods, unless given. The
+    recipes must differ in η alone.
+    """
+    values = stack(cells)
+    scales = functools.reduce(pd.Index.intersection, [by_seed(rows).columns for rows in cells]).to_numpy(dtype=float)
+    if power is None:
+        power = 2 if recipe(cells[0])["optimizer"] in ("sgd", "momentum") else 1
+    rates = np.array([recipe(rows)["lr"] for rows in cells])
+    x = np.log(rates[:, None] / scales**power).ravel()
+    design = np.vander((x - x.mean()) / x.std(), 4)
+    fit = design @ np.linalg.pinv(design)
+
+    def explained(means: np.ndarray) -> np.ndarray:
+        flat = means.reshape(len(means), -1)
+        rest = flat - flat @ fit.T
+        return 1 - (rest**2).sum(-1) / ((flat - flat.mean(-1, keepdims=True)) ** 2).sum(-1)
+
+    return bootstrap(values, explained)
 
 
 def noise_floor(results: pd.DataFrame, column: str = "test_accuracy", permutations: int = 4000) -> tuple[float, float]:
@@ -146,6 +238,12 @@ def interpolated_share(results: pd.DataFrame) -> Estimate:
     return bootstrap(by_seed(reached, "reached").mean(axis=1).to_numpy(), lambda means: means)
 
 
+def interpolated_at_largest(results: pd.DataFrame) -> Estimate:
+    """Share of the runs at the largest σ_w that reach τ_interp."""
+    largest = results[results["sigma_w"] == results["sigma_w"].max()]
+    return bootstrap(np.array([interpolation_epoch(c) is not None for c in largest["train_accuracy"]], float), lambda means: means)
+
+
 def repair_gap(row: pd.Series) -> float:
     """Validation accuracy at the final checkpoint minus that at τ_interp, in pp; NaN if the run never interpolates."""
     epoch = interpolation_epoch(row["train_accuracy"])
@@ -158,6 +256,21 @@ def disagreement(first: bytes, second: bytes) -> float:
     if len(a) != len(b) or not len(a):
         raise InitmemError(f"predictions of {len(a)} and {len(b)} images cannot be compared: use runs on one test set")
     return float((a != b).mean())
+
+
+def gradient_path(row: pd.Series) -> tuple[float, float]:
+    """Σ ‖W‖²‖g‖² over the steps of a run of plain SGD, and the same with each epoch divided by its ‖head‖².
+
+    By the norm equation ‖W_{k+1}‖⁴ − ‖W_k‖⁴ ≈ 2η²‖W_k‖²‖g_k‖² for the convolutions together, whose growth an epoch the
+    table records; no gradient need be stored. A rescaling of the convolutions alone leaves the first number unchanged.
+    Raises InitmemError for other optimizers and for weight decay, which pull on the norm as well.
+    """
+    if row["optimizer"] != "sgd" or row["weight_decay"]:
+        raise InitmemError(f"the norm equation is for plain SGD without weight decay, not {row['optimizer']} with λ = {row['weight_decay']:g}")
+    norms = np.asarray(row["layer_norms"], dtype=np.float64).reshape(-1, len(row["layers"]))
+    fourth, head = (norms[:, :-1] ** 2).sum(1) ** 2, norms[:, -1]
+    path = np.diff(fourth) / (2 * row["lr"] ** 2)
+    return float(path.sum()), float((path / (0.5 * (head[1:] ** 2 + head[:-1] ** 2))).sum())
 
 
 def effective_lr(row: pd.Series) -> np.ndarray:

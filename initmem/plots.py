@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 
 import matplotlib
+import matplotlib.patches
 import matplotlib.ticker
 import numpy as np
 import pandas as pd
@@ -16,6 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from initmem import metrics
+from initmem.clocks import active_clock, run_clocks
 
 LABELS = {"sgd": "SGD", "momentum": "SGD + momentum", "adam": "Adam", "adamw": "AdamW", "muon": "Muon"}
 _MARKERS = {"sgd": "o", "momentum": "s", "adam": "^", "adamw": "v", "muon": "D"}
@@ -91,7 +93,13 @@ def picture(figure: Figure, name: str, caption: str, alt: str, results: pd.DataF
     svg = re.sub(r"\s*\n\s*", " ", svg)
     for stand_in, style in _STYLES.items():
         svg = svg.replace(stand_in, style)
+    svg = re.sub(r"#b00(0\d\d|199)", _mixed, svg)
     return Picture(svg, name, caption, alt, provenance(results))
+
+
+def _mixed(stand_in: re.Match) -> str:
+    share = 100 if stand_in[1] == "199" else int(stand_in[1])
+    return f"color-mix(in oklch, var(--initmem-2, #d55e00) {share}%, var(--initmem-1, #0072b2))"  # round the hue circle
 
 
 def provenance(results: pd.DataFrame) -> str:
@@ -121,126 +129,267 @@ def _axes(columns: int, width: float, height: float) -> tuple[Figure, np.ndarray
     return figure, np.atleast_1d(figure.subplots(1, columns))
 
 
-def memory_curves(panels: dict[str, pd.DataFrame], name: str, caption: str) -> Picture:
-    """Test accuracy of the selected predictor against σ_w, a panel a preset, a line an optimizer.
+Cells = dict[str, pd.DataFrame]  # rows of each recipe, by its name in the ledger
+
+
+def label(name: str) -> str:
+    """A cell's name as a figure shows it."""
+    return LABELS.get(name, name)
+
+
+def _looks(cells: Cells) -> dict[str, dict]:
+    """Colour and marker of each cell: an optimizer's own, or a step of a ramp where cells are steps of something."""
+    if set(cells) <= set(LABELS):
+        return {name: dict(color=_SERIES[name], marker=_MARKERS[name]) for name in cells}
+    markers = "osD^vP*Xph"
+    return {name: dict(color=_ramp(i, len(cells)), marker=markers[i % len(markers)]) for i, name in enumerate(cells)}
+
+
+def _ramp(step: int, steps: int) -> str:
+    """A stand-in that `picture` turns into a colour between the first and the second of the page's series."""
+    return f"#b000{round(100 * step / max(1, steps - 1)):02d}" if step < steps - 1 or steps == 1 else "#b00199"
+
+
+def memory_curves(panels: dict[str, Cells], name: str, caption: str, column: str = "test_accuracy") -> Picture:
+    """An accuracy against σ_w, a panel a preset, a line a cell: by default the test accuracy of the selected predictor.
 
     Small marks are seeds, lines their means, bands the 95 % interval over seeds where there are several.
     """
+    what = {"test_accuracy": "test accuracy", "best_train_accuracy": "best training accuracy"}[column]
     with matplotlib.rc_context(_THEME):
         figure, axes = _axes(len(panels), 4.6 if len(panels) == 1 else 3.3 * len(panels), 3.9)
         sentences = []
-        for ax, (title, results) in zip(axes, panels.items(), strict=True):
-            percent = results.assign(accuracy=100 * results["test_accuracy"])
-            shared = dict(data=percent, x="sigma_w", y="accuracy", hue="optimizer", palette=_SERIES, ax=ax, legend=False)
-            order = [optimizer for optimizer, _ in _optimizers(results)]
+        for ax, (title, cells) in zip(axes, panels.items(), strict=True):
+            looks = _looks(cells)
+            rows = pd.concat([rows.assign(cell=cell) for cell, rows in cells.items()])
+            values = rows["train_accuracy"].map(max) if column == "best_train_accuracy" else rows[column]
+            rows["percent"] = 100 * values.astype(float)
+            colors = {cell: look["color"] for cell, look in looks.items()}
+            shared = dict(data=rows, x="sigma_w", y="percent", hue="cell", hue_order=[*cells], palette=colors, ax=ax, legend=False)
             sns.lineplot(
-                **shared, style="optimizer", markers=_MARKERS, dashes=False, hue_order=order, style_order=order,
-                errorbar=_interval, err_kws=dict(alpha=0.18, linewidth=0), markeredgewidth=0,
+                **shared, style="cell", style_order=[*cells], markers={cell: look["marker"] for cell, look in looks.items()},
+                dashes=False, errorbar=_interval, err_kws=dict(alpha=0.18, linewidth=0), markeredgewidth=0,
             )  # fmt: skip
-            if results["seed"].nunique() > 1:
-                sns.scatterplot(**shared, hue_order=order, s=10, alpha=0.5, linewidth=0)
-            for optimizer, rows in _optimizers(results):
-                ax.plot([], [], marker=_MARKERS[optimizer], color=_SERIES[optimizer], label=_with_spread(optimizer, rows))
-                ends = metrics.table(rows).iloc[[0, -1]]
-                text = [f"{e:.1f} % at σ_w {s:g}" for s, e in zip(ends["σ_w"], ends["test accuracy (%)"])]
-                text = [*text, f"spread {metrics.spread(rows):.1f} pp"] if len(metrics.table(rows)) > 1 else text[:1]
-                sentences.append(f"{title}, {LABELS[optimizer]}: {', '.join(text)}.")
-            ax.set(title=title, xlabel=r"initialization scale $\sigma_w$", ylabel="test accuracy (%)" if ax is axes[0] else "")
-            ax.legend(loc="lower left", fontsize=10)
-            _room_below(ax, len(order))
-    everything = pd.concat(panels.values())
-    return picture(figure, name, caption, "Line chart of test accuracy against σ_w. " + " ".join(sentences), everything)
+            if rows["seed"].nunique() > 1:
+                sns.scatterplot(**shared, s=10, alpha=0.5, linewidth=0)
+            for cell, mine in cells.items():
+                ax.plot([], [], label=_with_spread(cell, mine, column), **looks[cell])
+                means = rows[rows["cell"] == cell].groupby("sigma_w")["percent"].mean()
+                text = [f"{means.loc[scale]:.1f} % at σ_w {scale:g}" for scale in dict.fromkeys([means.index[0], means.index[-1]])]
+                if len(means) > 1 and column == "test_accuracy":
+                    text.append(f"spread {metrics.spread(mine):.1f} pp")
+                sentences.append(f"{title}, {label(cell)}: {', '.join(text)}.")
+            ax.set(title=title, xlabel=r"initialization scale $\sigma_w$", ylabel=f"{what} (%)" if ax is axes[0] else "")
+            ax.legend(loc="lower left", fontsize=10 if len(cells) < 6 else 8)
+            _room_below(ax, len(cells))
+    return picture(figure, name, caption, f"Line chart of {what} against σ_w. " + " ".join(sentences), _all(panels))
 
 
-def norm_memory(results: pd.DataFrame, name: str, caption: str) -> Picture:
+def norm_memory(cells: Cells, name: str, caption: str) -> Picture:
     """Final against initial Frobenius norm, both logarithmic: the diagonal remembers, a level line has forgotten."""
     with matplotlib.rc_context(_THEME):
         figure, (ax,) = _axes(1, 5.6, 4.2)
-        sentences = []
-        for optimizer, rows in _optimizers(results):
+        sentences, looks = [], _looks(cells)
+        for cell, rows in cells.items():
             means = metrics.table(rows)
             slope = f"slope {metrics.radial_memory(rows):.2f}" if len(means) > 1 else "a single scale, no slope"
-            ax.plot(
-                means["‖W_0‖"], means["‖W_T‖"], marker=_MARKERS[optimizer], color=_SERIES[optimizer],
-                label=f"{LABELS[optimizer]}: {slope.split(' [')[0]}",
-            )  # fmt: skip
+            ax.plot(means["‖W_0‖"], means["‖W_T‖"], label=f"{label(cell)}: {slope.split(' [')[0]}", **looks[cell])
             sentences.append(
-                f"{LABELS[optimizer]}: initial norms {means['‖W_0‖'].iloc[0]:.3g} to {means['‖W_0‖'].iloc[-1]:.3g} become "
+                f"{label(cell)}: initial norms {means['‖W_0‖'].iloc[0]:.3g} to {means['‖W_0‖'].iloc[-1]:.3g} become "
                 f"{means['‖W_T‖'].iloc[0]:.3g} to {means['‖W_T‖'].iloc[-1]:.3g}, {slope}."
             )
-        ends = np.array([results["norm"].str[0].min(), results["norm"].str[0].max()])
-        ax.plot(ends, ends, color=_INK, linewidth=1, linestyle=":", label="remembered: slope 1")
+        first = pd.concat(cells.values())["norm"].str[0]
+        ax.plot([first.min(), first.max()], [first.min(), first.max()], color=_INK, linewidth=1, linestyle=":", label="remembered: slope 1")
         ax.set(xscale="log", yscale="log", xlabel=r"initial norm $\Vert W_0\Vert$", ylabel=r"final norm $\Vert W_T\Vert$")
         ax.legend(loc="upper left", fontsize=10)
         low, high = ax.get_ylim()
-        ax.set_ylim(low, high * (high / low) ** 0.45)
+        ax.set_ylim(low, high * (high / low) ** (0.09 * (len(cells) + 1)))
         _plain_ticks(ax)
-    return picture(figure, name, caption, "Log-log chart of final against initial norm. " + " ".join(sentences), results)
+    return picture(figure, name, caption, "Log-log chart of final against initial norm. " + " ".join(sentences), pd.concat(cells.values()))
 
 
-def trajectories(results: pd.DataFrame, name: str, caption: str, seed: int = 0) -> Picture:
-    """Norm over the epochs for one seed, a panel for each optimizer, a line for each σ_w."""
-    rows = results[results["seed"] == seed].sort_values("sigma_w")
-    optimizers = _optimizers(rows)
-    stand_ins = {scale: f"#b000{i:02d}" for i, scale in enumerate(sorted(rows["sigma_w"].unique()))}
-    columns, sentences = min(2, len(optimizers)), []
+def trajectories(cells: Cells, name: str, caption: str, seed: int = 0, column: str = "norm") -> Picture:
+    """The norm, or another curve of the table, over the epochs for one seed: a panel for each cell, a line for each σ_w."""
+    cells = {cell: rows[rows["seed"] == seed].sort_values("sigma_w") for cell, rows in cells.items()}
+    rows = pd.concat(cells.values())
+    scales = sorted(rows["sigma_w"].unique())
+    columns, sentences = min(2, len(cells)), []
+    what, scale = {"norm": (r"norm $\Vert W\Vert$", 1), "train_accuracy": ("training accuracy (%)", 100)}[column]
     with matplotlib.rc_context(_THEME):
-        figure = Figure(figsize=(3.0 * columns + 0.6, 2.4 * -(-len(optimizers) // columns) + 0.7), layout="constrained")
-        axes = figure.subplots(-(-len(optimizers) // columns), columns, sharex=True, sharey=True, squeeze=False)
-        for ax in axes.flat[len(optimizers) :]:
+        figure = Figure(figsize=(3.0 * columns + 0.6, 2.4 * -(-len(cells) // columns) + 0.7), layout="constrained")
+        same_time = len({len(curve) for curve in rows[column]}) == 1
+        axes = figure.subplots(-(-len(cells) // columns), columns, sharex=same_time, sharey=True, squeeze=False)
+        for ax in axes.flat[len(cells) :]:
             ax.remove()
-        for ax, (optimizer, mine) in zip(axes.flat, optimizers, strict=False):
+        for ax, (cell, mine) in zip(axes.flat, cells.items(), strict=False):
             for _, row in mine.iterrows():
-                label = rf"$\sigma_w$ = {row['sigma_w']:g}"
-                ax.plot(np.arange(len(row["norm"])), row["norm"], color=stand_ins[row["sigma_w"]], label=label, linewidth=1.6)
-                sentences.append(f"{LABELS[optimizer]} at σ_w {row['sigma_w']:g}: {row['norm'][0]:.3g} to {row['norm'][-1]:.3g}.")
-            ax.set(title=LABELS[optimizer], yscale="log")
-            _plain_ticks(ax, x=False)
-        for ax in axes.flat[: len(optimizers)][-columns:]:
+                curve = scale * np.asarray(row[column])
+                color = _ramp(scales.index(row["sigma_w"]), len(scales))
+                start = 0 if column == "norm" else 1
+                ax.plot(np.arange(len(curve)) + start, curve, color=color, label=rf"$\sigma_w$ = {row['sigma_w']:g}", linewidth=1.6)
+                sentences.append(f"{label(cell)} at σ_w {row['sigma_w']:g}: {curve[0]:.3g} to {curve[-1]:.3g}.")
+            ax.set(title=label(cell))
+            if column == "norm":
+                ax.set_yscale("log")
+                _plain_ticks(ax, x=False)
+        for ax in axes.flat[: len(cells)][-columns:]:
             ax.set_xlabel("epoch")
         for ax in axes[:, 0]:
-            ax.set_ylabel(r"norm $\Vert W\Vert$")
+            ax.set_ylabel(what)
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=10)
-    drawn = picture(figure, name, caption, f"Norms over epochs, seed {seed}. " + " ".join(sentences), rows)
-    svg = drawn.svg
-    for i, stand_in in enumerate(stand_ins.values()):
-        share = round(100 * i / max(1, len(stand_ins) - 1))
-        mix = f"color-mix(in oklch, var(--initmem-2, #d55e00) {share}%, var(--initmem-1, #0072b2))"  # round the hue circle
-        svg = svg.replace(stand_in, mix)
-    return Picture(svg, drawn.name, drawn.caption, drawn.alt, drawn.provenance)
+    plain = "Norms" if column == "norm" else "Training accuracies in percent"
+    return picture(figure, name, caption, f"{plain} over epochs, seed {seed}. " + " ".join(sentences), rows)
 
 
-def spreads(panels: dict[str, pd.DataFrame], paper: dict[str, float], name: str, caption: str) -> Picture:
+def spreads(panels: dict[str, Cells], paper: dict[str, float], name: str, caption: str) -> Picture:
     """The paper's spreads (optimizer → pp, hollow) beside ours, with intervals and what seeds alone would give."""
-    entries = [(f"paper: {LABELS[key]}", key, metrics.Estimate(value, np.nan, np.nan, 0), np.nan) for key, value in paper.items()]
-    for title, results in panels.items():
-        for key, rows in _optimizers(results):
+    entries = [(f"paper: {LABELS[key]}", _looks({key: None})[key], metrics.Estimate(value, np.nan, np.nan, 0), np.nan) for key, value in paper.items()]
+    for title, cells in panels.items():
+        for cell, rows in cells.items():
             if rows["sigma_w"].nunique() > 1:
-                label = f"{title.split(' (')[0]}: {LABELS[key]}"
-                entries.append((label, key, metrics.spread(rows), metrics.noise_floor(rows)[0]))
+                entry = f"{title.split(' (')[0]}: {label(cell)}"
+                entries.append((entry, _looks(cells)[cell], metrics.spread(rows), metrics.noise_floor(rows)[0]))
     with matplotlib.rc_context(_THEME):
         figure, (ax,) = _axes(1, 5.4, 0.9 + 0.36 * len(entries))
-        for y, (_, key, spread, floor) in enumerate(entries):
-            colour = _SERIES[key]
-            ax.plot([0, spread.value], [y, y], color=colour, linewidth=1.2)
-            ax.plot([spread.low, spread.high], [y, y], color=colour, linewidth=5, alpha=0.45, solid_capstyle="butt")
-            fill = "full" if spread.n else "none"
-            ax.plot(spread.value, y, marker=_MARKERS[key], color=colour, fillstyle=fill, markersize=9, clip_on=False)
+        for y, (_, look, spread, floor) in enumerate(entries):
+            ax.plot([0, spread.value], [y, y], color=look["color"], linewidth=1.2)
+            ax.plot([spread.low, spread.high], [y, y], color=look["color"], linewidth=5, alpha=0.45, solid_capstyle="butt")
+            ax.plot(spread.value, y, fillstyle="full" if spread.n else "none", markersize=9, clip_on=False, **look)
             ax.plot([floor] * 2, [y - 0.3, y + 0.3], color=_INK, linewidth=1.4)
-        ax.set_yticks(range(len(entries)), [label for label, *_ in entries])
+        ax.set_yticks(range(len(entries)), [entry for entry, *_ in entries])
         ax.set(xlabel=r"spread of test accuracy over $\sigma_w$ (pp)", xlim=(0, None), ylim=(len(entries) - 0.5, -0.5))
         ax.grid(False, axis="y")
-    sentences = [f"{label}: {f'{spread:.1f}' if spread.n else f'{spread.value:g}'} pp" for label, _, spread, _ in entries]
-    return picture(figure, name, caption, "Spreads compared. " + "; ".join(sentences) + ".", pd.concat(panels.values()))
+    sentences = [f"{entry}: {f'{spread:.1f}' if spread.n else f'{spread.value:g}'} pp" for entry, _, spread, _ in entries]
+    return picture(figure, name, caption, "Spreads compared. " + "; ".join(sentences) + ".", _all(panels))
 
 
-def _optimizers(results: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    return [(name, results[results["optimizer"] == name]) for name in LABELS if name in set(results["optimizer"])]
+def spread_against(lines: dict[str, Cells], x: str, name: str, caption: str) -> Picture:
+    """Spread against one field of the recipes (`batch_size`, `epochs`), a line for each group of cells, with intervals."""
+    with matplotlib.rc_context(_THEME):
+        figure, (ax,) = _axes(1, 5.4, 3.8)
+        sentences, series = [], list(_SERIES.values())
+        for i, (title, cells) in enumerate(lines.items()):
+            points = sorted((metrics.recipe(rows)[x], metrics.spread(rows)) for rows in cells.values())
+            at, spreads = zip(*points, strict=True)
+            error = np.array([[s.value - s.low, s.high - s.value] for s in spreads]).T
+            style = dict(color=series[i], marker="os^"[i], linestyle=["-", "--", ":"][i])
+            ax.errorbar(at, [s.value for s in spreads], yerr=np.clip(error, 0, None), label=title, capsize=3, **style)
+            sentences.append(f"{title}: " + ", ".join(f"{s:.1f} pp at {a}" for a, s in points) + ".")
+        names = {"batch_size": "batch size b", "epochs": "epochs"}
+        ax.set(xscale="log", xlabel=names[x], ylabel=r"spread over $\sigma_w$ (pp)", ylim=(0, None))
+        ax.set_xticks(at, [str(a) for a in at])
+        ax.minorticks_off()
+        ax.legend(fontsize=10)
+    everything = pd.concat([rows for cells in lines.values() for rows in cells.values()]).drop_duplicates("run_id")
+    return picture(figure, name, caption, f"Spread against {names[x]}. " + " ".join(sentences), everything)
 
 
-def _with_spread(optimizer: str, rows: pd.DataFrame) -> str:
-    return f"{LABELS[optimizer]}: spread {metrics.spread(rows).value:.1f} pp" if rows["sigma_w"].nunique() > 1 else LABELS[optimizer]
+def spread_map(cells: Cells, name: str, caption: str) -> Picture:
+    """The spread over learning rate and L2 as a map of numbers, with lines of equal T_L2; T_SGD stands below each rate."""
+    bases = {cell: metrics.run_of(rows) for cell, rows in cells.items()}
+    rates, decays = (sorted({getattr(run, field) for run in bases.values()}) for field in ("lr", "weight_decay"))
+    values = np.full((len(decays), len(rates)), np.nan)
+    clocks, sentences = np.full_like(values, np.nan), []
+    fits = np.ones_like(values)
+    for cell, run in bases.items():
+        at = decays.index(run.weight_decay), rates.index(run.lr)
+        values[at], clocks[at] = metrics.spread(cells[cell]).value, run_clocks(run).t_l2
+        fits[at] = metrics.interpolated_share(cells[cell]).value
+        sentences.append(f"η {run.lr:g}, λ {run.weight_decay:g}: {metrics.spread(cells[cell]):.1f} pp.")
+    with matplotlib.rc_context(_THEME):
+        figure, (ax,) = _axes(1, 5.8, 0.9 + 0.75 * len(decays))
+        top = np.nanmax(values)
+        for (row, column), value in np.ndenumerate(values):
+            if np.isfinite(value):
+                box = matplotlib.patches.Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=_SERIES["sgd"], alpha=0.75 * value / top, linewidth=0)
+                ax.add_patch(box)
+                fitted = "" if fits[row, column] == 1 else f"\n{100 * fits[row, column]:.0f} % fit"
+                ax.text(column, row, f"{value:.1f}{fitted}", ha="center", va="center", fontsize=12 if not fitted else 9)
+        if len(rates) > 1 and (np.array(decays) > 0).sum() > 1:
+            grid = np.where(np.isfinite(clocks) & (clocks > 0), clocks, np.nan)
+            lines = ax.contour(np.arange(len(rates)), np.arange(len(decays)), np.log10(grid), levels=[-1, 0, np.log10(3)], colors=_INK, linewidths=1.2, linestyles="--")
+            ax.clabel(lines, fmt={level: f"$T_{{L2}}$ = {10**level:.2g}" for level in lines.levels}, fontsize=10)
+        t_sgd = [next(run_clocks(run).t_sgd for run in bases.values() if run.lr == rate) for rate in rates]
+        ax.set_xticks(range(len(rates)), [f"{rate:g}\n{clock:.1g}" for rate, clock in zip(rates, t_sgd, strict=True)])
+        ax.set_yticks(range(len(decays)), [f"{decay:g}" for decay in decays])
+        ax.set(xlabel=r"learning rate $\eta$, and below it $T_{SGD}$", ylabel=r"L2 coefficient $\lambda$", xlim=(-0.5, len(rates) - 0.5), ylim=(-0.5, len(decays) - 0.5))
+        ax.grid(False)
+    return picture(figure, name, caption, "Map of the spread over learning rate and L2. " + " ".join(sentences), pd.concat(cells.values()))
+
+
+def spread_on_clock(cells: Cells, name: str, caption: str) -> Picture:
+    """Spread of every recipe against the clock that drives it, coloured by what kind of recipe it is."""
+    kinds = {"t_sgd": r"SGD: $T_{SGD}$", "t_l2": r"SGD with L2: $T_{L2}$", "t_adapt": r"adaptive: $T_{adapt}$"}
+    with matplotlib.rc_context(_THEME):
+        figure, (ax,) = _axes(1, 6.2, 4.2)
+        sentences = []
+        for kind, color, marker in zip(kinds, ["sgd", "adamw", "adam"], "osD", strict=True):
+            mine = {cell: rows for cell, rows in cells.items() if active_clock(metrics.run_of(rows)) == kind}
+            for i, (cell, rows) in enumerate(mine.items()):
+                spread, at = metrics.spread(rows), getattr(run_clocks(metrics.run_of(rows)), kind)
+                error = [[max(0, spread.value - spread.low)], [max(0, spread.high - spread.value)]] if spread.n > 1 else None
+                fits = metrics.interpolated_share(rows).value == 1
+                ax.errorbar(
+                    at, spread.value, yerr=error, color=_SERIES[color], marker=marker, elinewidth=1,
+                    fillstyle="full" if fits else "none", label=kinds[kind] if i == 0 else None, linestyle="none",
+                )  # fmt: skip
+                sentences.append(f"{label(cell)}: clock {at:.2g}, spread {spread.value:.1f} pp.")
+        ax.set(xscale="log", xlabel="the recipe's driving clock", ylabel=r"spread over $\sigma_w$ (pp)", ylim=(0, None))
+        ax.legend(fontsize=10)
+    return picture(figure, name, caption, "Spread against driving clock. " + " ".join(sentences), pd.concat(cells.values()).drop_duplicates("run_id"))
+
+
+def one_curve(cells: Cells, name: str, caption: str) -> Picture:
+    """Test accuracy against η (left) and against η/σ_w² or η/σ_w (right), a colour for each σ_w."""
+    power = 2 if metrics.recipe(next(iter(cells.values())))["optimizer"] in ("sgd", "momentum") else 1
+    rows = pd.concat(cells.values())
+    scales = sorted(rows["sigma_w"].unique())
+    means = rows.groupby(["sigma_w", "lr"], as_index=False)["test_accuracy"].mean()
+    with matplotlib.rc_context(_THEME):
+        figure, axes = _axes(2, 7.0, 3.9)
+        for i, scale in enumerate(scales):
+            mine = means[means["sigma_w"] == scale].sort_values("lr")
+            style = dict(color=_ramp(i, len(scales)), marker="osD^vP*"[i % 7], label=rf"$\sigma_w$ = {scale:g}")
+            axes[0].plot(mine["lr"], 100 * mine["test_accuracy"], **style)
+            axes[1].plot(mine["lr"] / scale**power, 100 * mine["test_accuracy"], **{**style, "linestyle": "none"})
+        by = r"$\eta/\sigma_w^2$" if power == 2 else r"$\eta/\sigma_w$"
+        axes[0].set(xscale="log", xlabel=r"learning rate $\eta$", ylabel="test accuracy (%)", title="each scale its own curve")
+        axes[1].set(xscale="log", xlabel=f"effective rate at the start {by}", title="the same runs, one axis")
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=10)
+    shares = [f"{what} explains {100 * metrics.collapse(list(cells.values()), p).value:.0f} % of the variance" for what, p in [("η alone", 0), ("the effective rate", power)]]
+    return picture(figure, name, caption, f"Test accuracy against learning rate and against effective rate. A curve in {'; in '.join(shares)}.", rows)
+
+
+def gradient_paths(cells: Cells, name: str, caption: str) -> Picture:
+    """Σ ‖W‖²‖g‖² of the convolutions against σ_w, as it is (left) and per ‖head‖² (right), a line for each rate of SGD."""
+    with matplotlib.rc_context(_THEME):
+        figure, axes = _axes(2, 7.0, 3.9)
+        sentences = []
+        for i, (cell, rows) in enumerate(cells.items()):
+            paths = np.array([metrics.gradient_path(row) for _, row in rows.iterrows()])
+            means = pd.DataFrame(paths, index=rows["sigma_w"]).groupby(level=0).mean()
+            for ax, column in zip(axes, means, strict=True):
+                ax.plot(means.index, means[column], color=_ramp(i, len(cells)), marker="osD^vP*"[i % 7], label=rf"$\eta$ = {rows['lr'].iloc[0]:.2g}")
+            factors = (means.max() / means.min()).to_list()
+            sentences.append(f"{label(cell)}: over σ_w the sum varies by a factor of {factors[0]:.2g}, per head norm squared by {factors[1]:.2g}.")
+        for ax, title in zip(axes, [r"$\sum\Vert W\Vert^2\Vert g\Vert^2$", r"the same per $\Vert$head$\Vert^2$"], strict=True):
+            ax.set(xscale="log", yscale="log", xlabel=r"initialization scale $\sigma_w$", title=title)
+            _plain_ticks(ax, y=False)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), fontsize=10)
+    return picture(figure, name, caption, "Sum of squared gradients along the way, against σ_w. " + " ".join(sentences), pd.concat(cells.values()))
+
+
+def _all(panels: dict[str, Cells]) -> pd.DataFrame:
+    return pd.concat([rows for cells in panels.values() for rows in cells.values()]).drop_duplicates("run_id")
+
+
+def _with_spread(cell: str, rows: pd.DataFrame, column: str) -> str:
+    if rows["sigma_w"].nunique() < 2 or column != "test_accuracy":
+        return label(cell)
+    return f"{label(cell)}: spread {metrics.spread(rows).value:.1f} pp"
 
 
 def _interval(values: pd.Series) -> tuple[float, float]:
@@ -254,8 +403,8 @@ def _room_below(ax: Axes, lines: int) -> None:
     ax.set_ylim(low - (high - low) * 0.1 * lines, high)
 
 
-def _plain_ticks(ax: Axes, x: bool = True) -> None:
-    for axis in [ax.yaxis, *[ax.xaxis] * x]:
+def _plain_ticks(ax: Axes, x: bool = True, y: bool = True) -> None:
+    for axis in [*[ax.yaxis] * y, *[ax.xaxis] * x]:
         axis.set_major_locator(matplotlib.ticker.LogLocator(subs=(1, 2, 5)))
         axis.set_major_formatter(matplotlib.ticker.FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_locator(matplotlib.ticker.NullLocator())

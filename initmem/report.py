@@ -9,28 +9,22 @@ import numpy as np
 import pandas as pd
 
 from initmem import metrics, store
-from initmem.claims import Claim, Parameters, Verdict, scoreboard
+from initmem.claims import Claim, Parameters, Verdict, at_hand, scoreboard
 from initmem.clocks import PAPER_REGIMES, Clocks, active_clock, paper_clocks, run_clocks
 from initmem.config import PRESETS, Run
-from initmem.plots import LABELS, provenance
+from initmem.plots import LABELS, Cells, label, provenance
 
 
-def by_optimizer(results: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """The rows of each optimizer, in the order of the book."""
-    return {name: rows for name in LABELS if len(rows := results[results["optimizer"] == name])}
-
-
-def memory_table(results: pd.DataFrame) -> pd.DataFrame:
-    """A row an optimizer: spread with interval, at the last checkpoint, the noise floor, radial memory, interpolation."""
+def memory_table(cells: Cells) -> pd.DataFrame:
+    """A row a cell: spread with interval, at the last checkpoint, the noise floor, radial memory, interpolation."""
     rows = []
-    for name, mine in by_optimizer(results).items():
+    for name, mine in cells.items():
         several = mine["sigma_w"].nunique() > 1
         floor, p = metrics.noise_floor(mine) if several else (np.nan, np.nan)
-        spread = metrics.spread(mine) if several else None
         rows.append(
             {
-                "optimizer": LABELS[name],
-                "spread (pp)": _bracket(spread, ".1f") if several else "needs two σ_w",
+                "recipe": label(name),
+                "spread (pp)": _bracket(metrics.spread(mine), ".1f") if several else "needs two σ_w",
                 "last epoch (pp)": f"{metrics.spread(mine, 'last_test_accuracy').value:.1f}" if several else "",
                 "noise floor (pp)": f"{floor:.1f}" if np.isfinite(floor) else "–",
                 "p": _p_words(p) if np.isfinite(p) else "–",
@@ -57,7 +51,7 @@ def _reached(results: pd.DataFrame) -> list[bool]:
 
 def clock_table(recipes: dict[str, Run], regimes: Iterable[str] = PAPER_REGIMES) -> pd.DataFrame:
     """The three clocks of some runs, the driving one marked *, and the paper's regimes beside them."""
-    rows = [{"recipe": LABELS.get(name, name), **_clock_columns(run_clocks(run), active_clock(run))} for name, run in recipes.items()]
+    rows = [{"recipe": label(name), **_clock_columns(run_clocks(run), active_clock(run))} for name, run in recipes.items()]
     rows += [{"recipe": f"paper: {name}", **_clock_columns(paper_clocks(name), PAPER_REGIMES[name]["clock"])} for name in regimes]
     return pd.DataFrame(rows)
 
@@ -70,25 +64,26 @@ def _clock_columns(clocks: Clocks, driving: str) -> dict[str, str]:
 
 def text(claim: Claim, parameters: Parameters, results: pd.DataFrame) -> str:
     """The whole answer to `initmem reproduce`, for a terminal."""
+    cells = claim.split(results, parameters)
     parts = [f"{claim.title} — preset {parameters.preset}\n{claim.statement}"]
-    for name, rows in by_optimizer(results).items():
+    for name, rows in cells.items() if len(cells) <= 9 else []:
         table = metrics.table(rows)
         table = table if table["diverged"].any() else table.drop(columns=["diverged"])
         interval = [f"{low:.1f}–{high:.1f}" if np.isfinite(low) else "–" for low, high in zip(table["low"], table["high"])]
         table.insert(2, "95 %", interval)
-        parts.append(f"{LABELS[name]}\n" + table.drop(columns=["low", "high"]).to_string(index=False, float_format="%.4g", na_rep="–"))
-    parts.append("Memory\n" + memory_table(results).to_string(index=False))
-    parts.append("Clocks\n" + clock_table(claim.recipe(parameters)).to_string(index=False))
-    parts.append(f"The paper ({claim.paper.condition}): " + ", ".join(f"{LABELS[k]} {v:g} pp" for k, v in claim.paper.spread_pp.items()))
+        parts.append(f"{label(name)}\n" + table.drop(columns=["low", "high"]).to_string(index=False, float_format="%.4g", na_rep="–"))
+    parts.append("Memory\n" + memory_table(cells).to_string(index=False))
+    parts.append("Clocks\n" + clock_table({name: claim.recipe(parameters)[name] for name in cells}).to_string(index=False))
+    parts.append(f"The paper ({claim.paper.condition})" + "".join(f"; {LABELS[k]} {v:g} pp" for k, v in claim.paper.spread_pp.items()))
     parts.append(provenance(results))
-    parts.append(str(claim.verdict(results)))
+    parts.append(str(claim.verdict(cells)))
     return "\n\n".join(parts)
 
 
 def as_dict(claim: Claim, parameters: Parameters, results: pd.DataFrame) -> dict[str, Any]:
     """The same answer for machines: numbers, intervals and the verdict; a missing number is null."""
-    verdict = claim.verdict(results)
-    tables = {name: metrics.table(rows) for name, rows in by_optimizer(results).items()}
+    cells = claim.split(results, parameters)
+    verdict = claim.verdict(cells)
     return _jsonable(
         {
             "claim": claim.id,
@@ -98,8 +93,8 @@ def as_dict(claim: Claim, parameters: Parameters, results: pd.DataFrame) -> dict
             "conditions": [
                 {"says": line.condition.says, "judged": line.judged, **line.estimate._asdict()} for line in verdict.lines
             ],
-            "per_sigma_w": {name: table.to_dict("records") for name, table in tables.items()},
-            "clocks": {name: vars(run_clocks(run)) for name, run in claim.recipe(parameters).items()},
+            "per_sigma_w": {name: metrics.table(rows).to_dict("records") for name, rows in cells.items()},
+            "clocks": {name: vars(run_clocks(run)) for name, run in claim.recipe(parameters).items() if name in cells},
             "paper": claim.paper.model_dump(),
             "provenance": provenance(results),
         }
@@ -121,6 +116,15 @@ def scoreboard_text() -> str:
     rows = [
         {"claim": name, "the paper": _paper_figure(claim)} | {preset: verdicts[name, preset].title for preset in PRESETS}
         for name, claim in _claims(verdicts)
+    ]
+    return pd.DataFrame(rows).to_string(index=False)
+
+
+def outcomes_text(answers: Iterable[tuple[Claim, pd.DataFrame]], parameters: Parameters) -> str:
+    """A row a claim with the paper's figure and the outcome, for a terminal."""
+    rows = [
+        {"claim": claim.id, "the paper": _paper_figure(claim), "here": claim.verdict(claim.split(results, parameters)).title}
+        for claim, results in answers
     ]
     return pd.DataFrame(rows).to_string(index=False)
 
@@ -158,6 +162,136 @@ def interpolated_words(results: pd.DataFrame) -> str:
     return f"{sum(_reached(results))} of {len(results)} networks reach 99.5 % training accuracy in some epoch"
 
 
+def time_words(claim: Claim) -> str:
+    """How long the live part takes, from what its shipped rows took: one core's minutes, whatever their preset's budget."""
+    rows = at_hand(claim, "digits", store.current(store.read(cached=False)))
+    live = set(claim.runs(preset="digits", live=True))
+    took = sum(row["wall_seconds"] for row in rows.to_dict("records") if Run(**{name: row[name] for name in store.RUN_FIELDS}) in live)
+    return f"about {max(1, round(took / 60))} minute{'s' * (took >= 90)} of one core" if took else "a few minutes"
+
+
+def reading_words(chapter: str) -> str:
+    """Minutes to read a chapter, at 200 words of its prose a minute."""
+    text = (store.book_dir() / f"{chapter}.md").read_text(encoding="utf-8")
+    prose = re.sub(r"^(`{3,}).*?^\1", "", text, flags=re.DOTALL | re.MULTILINE)
+    return f"{max(1, round(len(prose.split()) / 200))} minutes"
+
+
+def words_of(cells: Cells, name: str, words: Callable[[pd.DataFrame], str]) -> str:
+    """A phrase for one cell, or that it was not run."""
+    return words(cells[name]) if name in cells else "not run here"
+
+
+def ratio_words(cells: Cells, name: str, reference: str) -> str:
+    """The ratio of two cells' spreads in running text."""
+    if not {name, reference} <= set(cells) or cells[name]["sigma_w"].nunique() < 2:
+        return "not measured here"
+    return metrics.spread_ratio(cells[name], cells[reference]).words(".2f")
+
+
+def trend_words(cells: Cells) -> str:
+    """By how much the spread grows with every doubling of the batch size."""
+    if len(cells) < 2 or any(rows["sigma_w"].nunique() < 2 for rows in cells.values()):
+        return "nothing that these runs could show"
+    return metrics.trend(list(cells.values())).words(".1f", " pp")
+
+
+def fit_words(results: pd.DataFrame) -> str:
+    """How many runs fit their training data, short."""
+    return f"{sum(_reached(results))} of {len(results)} networks fit"
+
+
+def largest_words(results: pd.DataFrame) -> str:
+    """How many runs at the largest scale fit their training data."""
+    largest = results[results["sigma_w"] == results["sigma_w"].max()]
+    best = largest["train_accuracy"].map(max).mean()
+    return f"{sum(_reached(largest))} of {len(largest)} fit (best epoch {100 * best:.1f} % on average)"
+
+
+def tau_words(results: pd.DataFrame) -> str:
+    """The median interpolation epoch at the smallest and the largest scale."""
+    table = metrics.table(results)
+    ends = [f"{epoch:.0f}" if np.isfinite(epoch) else "never" for epoch in table["τ_interp"].iloc[[0, -1]]]
+    return f"{ends[0]} → {ends[1]}"
+
+
+def turned_words(results: pd.DataFrame) -> str:
+    """The median angle between a kernel and its initial self at the end, for the smallest and the largest scale."""
+    words = []
+    for scale in (results["sigma_w"].min(), results["sigma_w"].max()):
+        last = [np.asarray(row["layer_cosines"])[-len(row["layers"]) :] for _, row in results[results["sigma_w"] == scale].iterrows()]
+        words.append(f"{np.degrees(np.arccos(np.clip(np.median(last), -1, 1))):.0f}° at σ_w = {scale:g}")
+    return " and ".join(words) + " (median over kernels and seeds)"
+
+
+def collapse_words(cells: Cells, power: int | None = None) -> str:
+    """The share of variance that one curve explains, in running text."""
+    if len(cells) < 3 or any(rows["sigma_w"].nunique() < 2 for rows in cells.values()):
+        return "nothing that these runs could show"
+    share = metrics.collapse(list(cells.values()), power)
+    return metrics.Estimate(100 * share.value, 100 * share.low, 100 * share.high, share.n).words(".0f", " %")
+
+
+def power_table(groups: dict[str, Cells], powers: Iterable[float] = (0, 0.5, 1, 1.5, 2, 2.5)) -> pd.DataFrame:
+    """For each group of recipes, the share of variance in % that one curve in η/σ_w^p explains, a column a p."""
+    return pd.DataFrame(
+        {"": title, **{f"p = {p:g}": f"{100 * metrics.collapse(list(cells.values()), p).value:.0f}" for p in powers}}
+        for title, cells in groups.items()
+    )
+
+
+def order_table(cells: Cells) -> pd.DataFrame:
+    """How well each candidate orders the recipes by spread: rank correlation with interval, the best first."""
+    orders = {name: _order(cells, name) for name in _CANDIDATES} if len(cells) > 2 else {}
+    ranked = sorted(orders.items(), key=lambda item: item[1].value if np.isfinite(item[1].value) else 1)
+    rows = [{"ordered by": name, "rank correlation": _bracket(order, ".2f"), "seeds": order.n} for name, order in ranked]
+    return pd.DataFrame(rows or [{"ordered by": "nothing: too few recipes"}])
+
+
+def order_words(cells: Cells, name: str) -> str:
+    """One line of `order_table` in running text."""
+    return _order(cells, name).words(".2f") if len(cells) > 2 else "not defined for so few recipes"
+
+
+def _order(cells: Cells, name: str) -> metrics.Estimate:
+    return metrics.rank_correlation(list(cells.values()), [_CANDIDATES[name](metrics.run_of(rows), rows) for rows in cells.values()])
+
+
+def _effective_clock(run: Run, results: pd.DataFrame) -> float:
+    norm = float(np.median(results["norm"].str[0]))
+    power = 1 if active_clock(run) == "t_adapt" else 2
+    return run_clocks(run).steps * (run.lr / norm**power) ** (2 if power == 2 else 1)
+
+
+_CANDIDATES: dict[str, Callable[[Run, pd.DataFrame], float]] = {
+    "driving clock": lambda run, _: getattr(run_clocks(run), active_clock(run)),
+    "T_SGD": lambda run, _: run_clocks(run).t_sgd,
+    "T_L2": lambda run, _: run_clocks(run).t_l2,
+    "T_adapt = Σ η": lambda run, _: run_clocks(run).t_adapt,
+    "effective clock": _effective_clock,
+    "steps": lambda run, _: run_clocks(run).steps,
+    "epochs": lambda run, _: run.epochs,
+}
+
+
+def misplaced_table(cells: Cells, most: int = 5) -> pd.DataFrame:
+    """The recipes whose rank by driving clock is farthest from their rank by spread."""
+    if len(cells) < 3:
+        return pd.DataFrame([{"recipe": "too few recipes"}])
+    spreads = 100 * np.ptp(metrics.stack(list(cells.values())).mean(0), axis=1)
+    clocks = [_CANDIDATES["driving clock"](metrics.run_of(rows), rows) for rows in cells.values()]
+    frame = pd.DataFrame({"recipe": [label(name) for name in cells], "driving clock": clocks, "spread (pp)": spreads})
+    frame["place by clock"] = frame["driving clock"].rank(ascending=False).astype(int)
+    frame["place by spread"] = frame["spread (pp)"].rank().astype(int)
+    worst = (frame["place by clock"] - frame["place by spread"]).abs().sort_values(ascending=False).index[:most]
+    return frame.loc[worst].assign(**{name: frame[name].map("{:.2g}".format) for name in ("driving clock", "spread (pp)")})
+
+
+def flow_words(results: pd.DataFrame) -> str:
+    """Σ η of a recipe."""
+    return f"{run_clocks(metrics.run_of(results)).t_adapt:.2g}"
+
+
 def selected_words(results: pd.DataFrame) -> str:
     """The median epoch of the validation minimum, and the horizon."""
     return f"epoch {results['selected_epoch'].median():.0f} of {results['epochs'].iloc[0]}"
@@ -184,9 +318,9 @@ def norm_factor(results: pd.DataFrame, epoch: int) -> str:
     return f"{norms.max() / norms.min():.2g}"
 
 
-def each(groups: dict[str, pd.DataFrame], words: Callable[[pd.DataFrame], str]) -> str:
-    """One phrase for several optimizers."""
-    return "; ".join(f"{LABELS[name]} {words(rows)}" for name, rows in groups.items())
+def each(cells: Cells, words: Callable[[pd.DataFrame], str]) -> str:
+    """One phrase for several cells."""
+    return "; ".join(f"{label(name)} {words(rows)}" for name, rows in cells.items())
 
 
 class Page(str):
@@ -202,9 +336,9 @@ def html_table(frame: pd.DataFrame, classes: str | None = None) -> Page:
     return Page(table)
 
 
-def cards(claim: Claim, panels: dict[str, pd.DataFrame]) -> Page:
+def cards(claim: Claim, panels: dict[str, Cells]) -> Page:
     """A verdict card for every panel: the outcome, the reason, each condition with what was measured."""
-    return Page("".join(_card(claim.verdict(results), title) for title, results in panels.items()))
+    return Page("".join(_card(claim.verdict(cells), title) for title, cells in panels.items()))
 
 
 def _card(verdict: Verdict, title: str) -> str:
@@ -237,7 +371,7 @@ def scoreboard_page(pages: bool = True) -> Page:
                 f'<td data-label="{preset}"><span class="initmem-{verdict.outcome}">{html.escape(verdict.title)}</span>'
                 f"<small>{html.escape(detail)}</small></td>"
             )
-        title = f'<a href="{claim.chapter}.html">{html.escape(claim.title)}</a>' if claim.chapter and pages else claim.title
+        title = f'<a href="{claim.chapter}.html">{html.escape(claim.title)}</a>' if pages else html.escape(claim.title)
         rows.append(
             f'<tr><th scope="row">{title}<small>{html.escape(claim.statement)}</small></th>'
             f'<td data-label="the paper">{html.escape(_paper_figure(claim))}</td>{cells}</tr>'
@@ -250,7 +384,7 @@ def pilot_table(results: pd.DataFrame) -> pd.DataFrame:
     """A row a pilot recipe: its clocks, and the worst over its runs of the best training accuracy."""
     rows = []
     for (dataset, optimizer, lr), mine in results.groupby(["dataset", "optimizer", "lr"]):
-        clocks = run_clocks(Run(**mine.iloc[0][list(store.RUN_FIELDS)]))
+        clocks = run_clocks(metrics.run_of(mine))
         worst = min(float(np.max(curve)) for curve in mine["train_accuracy"])
         reached = sum(metrics.interpolation_epoch(curve) is not None for curve in mine["train_accuracy"])
         rows.append(

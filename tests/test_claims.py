@@ -5,20 +5,27 @@ import pandas as pd
 import pytest
 import yaml
 
+import initmem
+import initmem
 from initmem import claims, report
+from initmem.clocks import active_clock
+from initmem.clocks import active_clock
 from initmem.config import InitmemError, grid, preset
+from initmem.metrics import Estimate
+from initmem.metrics import Estimate
 from initmem.store import book_dir
 
 SCALES = np.array([0.1, 1.0, 2.5])
 
 
-def table(accuracy, slope, optimizer="sgd", seeds=5, interpolates=True, noise=0.001):
+def table(accuracy, slope, optimizer="sgd", seeds=5, interpolates=True, noise=0.001, base=None):
     """Runs whose accuracies over SCALES are given and whose final norm is W_0 to the power `slope`."""
     rng, rows = np.random.default_rng(0), []
-    for run in grid(preset("digits").replace(optimizer=optimizer), seed=range(seeds), sigma_w=SCALES):
+    base = base or claims.claim("adaptive-forgets").recipe(optimizers=[optimizer])[optimizer]
+    for run in grid(base, seed=range(seeds), sigma_w=SCALES):
         value = accuracy[list(SCALES).index(run.sigma_w)] + rng.normal(0, noise)
         rows.append(
-            dict(run.model_dump(), test_accuracy=value, last_test_accuracy=value, status="finished")
+            dict(run.model_dump(), run_id=run.run_id("x"), test_accuracy=value, last_test_accuracy=value, status="finished")
             | dict(norm=np.array([run.sigma_w, 3 * run.sigma_w**slope]), train_accuracy=np.array([1.0 if interpolates else 0.9]))
         )
     return pd.DataFrame(rows)
@@ -27,60 +34,74 @@ def table(accuracy, slope, optimizer="sgd", seeds=5, interpolates=True, noise=0.
 REMEMBERS = claims.claim("sgd-remembers")
 
 
+def judge(claim, results):
+    return claim.verdict(claim.split(results))
+
+
+def judge(claim, results):
+    return claim.verdict(claim.split(results))
+
+
 @pytest.mark.parametrize(("results", "outcome", "says"), [
     (table([0.95, 0.9, 0.8], 1), "reproduced", "all 3 conditions are met, over 5 seeds"),
     (table([0.95, 0.9, 0.8], 1, seeds=2), "partly", "2 of the 3 seeds"),
     (table([0.95, 0.9, 0.8], 1, seeds=1), "partly", "1 of the 3 seeds"),
     (table([0.95, 0.9, 0.8], 0), "partly", "2 of 3 conditions"),
     (table([0.95, 0.9, 0.8], 1, interpolates=False), "partly", "2 of 3 conditions"),
-    (table([0.95, 0.95, 0.94], 1), "not", "the spread over σ_w exceeds 5 pp"),
+    (table([0.95, 0.95, 0.94], 1), "not", "the core condition fails, which is that the spread over σ_w exceeds 5 pp"),
     (table([0.95, 0.92, 0.90], 1, noise=0.02), "partly", "conditions"),  # 5 pp lies inside the interval
     (table([0.95, 0.9, 0.8], 1)[lambda t: t["sigma_w"] == 1.0], "untested", "at least two values"),
-    (table([0.95, 0.9, 0.8], 1, optimizer="adam"), "untested", "no runs of the optimizers"),
+    (table([0.95, 0.9, 0.8], 1, optimizer="adam"), "untested", "no runs yet"),
 ])  # fmt: skip
 def test_verdicts(results, outcome, says):
-    verdict = REMEMBERS.verdict(results)
+    verdict = judge(REMEMBERS, results)
     assert verdict.outcome == outcome and says in verdict.reason
 
 
 def test_seeds_left_out_and_diverged_runs_are_said_and_cost_the_full_verdict():
     whole = table([0.95, 0.9, 0.8], 1)
     lacking = whole[~((whole["seed"] == 4) & (whole["sigma_w"] == 1.0))]
-    verdict = REMEMBERS.verdict(lacking)
+    verdict = judge(REMEMBERS, lacking)
     assert verdict.outcome == "partly" and "1 seeds lack a run and are left out, 0 runs diverged" in verdict.reason
     diverged = whole.assign(status=["diverged"] + ["finished"] * (len(whole) - 1))
-    assert REMEMBERS.verdict(diverged).outcome == "partly" and "1 runs diverged" in REMEMBERS.verdict(diverged).reason
+    assert judge(REMEMBERS, diverged).outcome == "partly" and "1 runs diverged" in judge(REMEMBERS, diverged).reason
+    failed = whole.assign(status=["failed"] + ["finished"] * (len(whole) - 1))
+    assert judge(REMEMBERS, failed).outcome == "partly" and "1 seeds lack a run" in judge(REMEMBERS, failed).reason
 
 
 def test_the_adaptive_claim_compares_with_sgd():
     sgd = table([0.95, 0.9, 0.8], 1)
     level = [table([0.95, 0.951, 0.95], 0, optimizer=name) for name in ("adam", "adamw", "muon")]
     claim = claims.claim("adaptive-forgets")
-    assert claim.verdict(pd.concat([sgd, *level])).outcome == "reproduced"
-    assert claim.verdict(pd.concat([sgd, level[0]])).reason == "2 of the rule's 6 conditions could be tested"
+    assert judge(claim, pd.concat([sgd, *level])).outcome == "reproduced"
+    assert judge(claim, pd.concat([sgd, level[0]])).reason == "2 of the rule's 6 conditions could be tested"
     steep = [table([0.95, 0.9, 0.8], 0, optimizer=name) for name in ("adam", "adamw", "muon")]
-    assert claim.verdict(pd.concat([sgd, *steep])).outcome == "not"
+    assert judge(claim, pd.concat([sgd, *steep])).outcome == "not"
+    lacking = judge(claim, pd.concat([sgd, *level[1:]]))
+    assert lacking.outcome == "untested" and "the core condition" in lacking.reason
 
 
 def test_a_condition_is_judged_by_its_whole_interval():
-    bound = claims.Condition(metric="spread", optimizer="sgd", at_most=5.0, says="")
-    judge = lambda low, value, high, n=5: bound.judge(claims.Estimate(value, low, high, n))  # noqa: E731
+    bound = claims.Condition(metric="spread", of="sgd", at_most=5.0, says="")
+    judge = lambda low, value, high, n=5: bound.judge(Estimate(value, low, high, n))  # noqa: E731
     assert judge(1, 2, 4) == "met" and judge(6, 7, 8) == "violated" and judge(4, 4.5, 6) == "open"
     assert judge(np.nan, 4.0, np.nan, n=1) == "met"
-    assert bound.model_copy(update=dict(at_most=None, at_least=3.0)).judge(claims.Estimate(4, 3.5, 5, 5)) == "met"
+    assert bound.model_copy(update=dict(at_most=None, at_least=3.0)).judge(Estimate(4, 3.5, 5, 5)) == "met"
 
 
 def test_the_ledger_lists_the_papers_seven_claims_and_its_figures():
     ledger = claims.ledger()
-    assert list(ledger.claims) == [
+    assert [name for name, claim in ledger.claims.items() if not claim.ours] == [
         "sgd-remembers", "adaptive-forgets", "time-is-not-enough", "l2-erases", "batch-slows", "depth-breaks", "clocks-order"
     ]  # fmt: skip
     assert ledger.claims["sgd-remembers"].paper.spread_pp == {"sgd": 26.5}
     assert ledger.claims["adaptive-forgets"].paper.spread_pp["muon"] == 4.0
     for claim in ledger.claims.values():
-        assert bool(claim.chapter) == bool(claim.conditions)
-        assert not claim.chapter or (book_dir() / f"{claim.chapter}.md").exists()
-        assert all((c.at_least is None) != (c.at_most is None) for c in claim.conditions)
+        assert (book_dir() / f"{claim.chapter}.md").exists()
+        assert claim.conditions and all((c.at_least is None) != (c.at_most is None) for c in claim.conditions)
+        recipe = claim.recipe(preset="digits")
+        assert all(set(c.cells(list(recipe))) <= set(recipe) for c in claim.conditions)
+        assert set(claim.live.cells or []) <= set(recipe)
 
 
 def test_a_fault_in_the_ledger_is_named(monkeypatch, tmp_path):
@@ -104,14 +125,140 @@ def test_parameters_change_the_optimizers_under_test_alone():
 
 def test_presets_are_never_mixed():
     """Every row that a scoreboard's cell rests on is of that cell's preset."""
-    for name in claims.testable():
+    for name in claims.ledger().claims:
         for scale in ("digits", "laptop", "paper"):
             runs = claims.claim(name).runs(preset=scale)
-            assert {(run.dataset, run.width, run.train_size) for run in runs} == {
-                (p.dataset, p.width, p.train_size) for p in [preset(scale)]
-            }
+            assert {(run.dataset, run.train_size) for run in runs} == {(p.dataset, p.train_size) for p in [preset(scale)]}
 
 
 def test_pages_escape_what_they_show():
-    card = report.cards(REMEMBERS, {"<b>": table([0.95, 0.9, 0.8], 1)})
+    card = report.cards(REMEMBERS, {"<b>": REMEMBERS.split(table([0.95, 0.9, 0.8], 1))})
     assert "<b>" not in card and "&lt;b&gt;" in card and "initmem-reproduced" in card
+
+
+TIME = claims.claim("time-is-not-enough")
+
+
+def test_cells_multiply_the_recipe_and_take_the_readers_parameters_first():
+    recipe = TIME.recipe(preset="digits")
+    assert [run.epochs for run in recipe.values()] == [60, 240, 960] and {run.lr for run in recipe.values()} == {0.003}
+    assert [run.epochs for run in TIME.recipe(epochs=2, lr=0.5).values()] == [2, 8, 32]
+    batches = claims.claim("batch-slows").recipe(preset="digits", lr=0.1)
+    clocks = [initmem.run_clocks(run).t_sgd for name, run in batches.items() if "equal" in name or name == "b × 1"]
+    assert clocks == pytest.approx([clocks[0]] * 5, rel=0.15), "a short last batch is dropped, so nearly"
+    assert {run.optimizer for run in TIME.recipe(optimizers=["adam"]).values()} == {"adam"}
+    with pytest.raises(InitmemError, match="give one optimizer"):
+        TIME.recipe(optimizers=["adam", "sgd"])
+    with pytest.raises(InitmemError, match="leave it out"):
+        claims.claim("depth-breaks").recipe(optimizers=["adam"])
+
+
+def test_rows_find_their_cells_and_shared_ones_serve_several_claims():
+    long, short = TIME.recipe()["16× epochs"], TIME.recipe()["1× epochs"]
+    results = pd.concat([table([0.95, 0.9, 0.8], 1, base=base) for base in (long, short)])
+    cells = TIME.split(results)
+    assert list(cells) == ["1× epochs", "16× epochs"] and set(cells["16× epochs"]["epochs"]) == {long.epochs}
+    assert list(REMEMBERS.split(results)) == ["sgd"]
+
+
+@pytest.mark.parametrize(("late", "outcome"), [([0.95, 0.9, 0.8], "reproduced"), ([0.95, 0.9, 0.85], "partly"), ([0.95, 0.95, 0.93], "not")])
+def test_time_is_judged_by_what_outlives_it(late, outcome):
+    parts = [table(late if name == "16× epochs" else [0.95, 0.9, 0.8], 1, base=base) for name, base in TIME.recipe().items()]
+    assert judge(TIME, pd.concat(parts)).outcome == outcome
+
+
+@pytest.mark.parametrize(("growth", "equal", "outcome"), [(0.03, 0.0, "reproduced"), (0.03, 0.03, "partly"), (0.0, 0.0, "not")])
+def test_batches_are_judged_by_the_trend(growth, equal, outcome):
+    claim, parts = claims.claim("batch-slows"), []
+    for name, base in claim.recipe().items():
+        doublings = np.log2(base.batch_size / 4)
+        spread = 0.05 + (equal if "equal" in name else growth) * doublings
+        spread = 0.05 + growth * 2 if name == "b × 1" else spread + 0.05 * ("equal" in name)
+        parts.append(table([0.95, 0.95 - spread / 2, 0.95 - spread], 1, base=base))
+    assert judge(claim, pd.concat(parts)).outcome == outcome
+
+
+def test_the_clocks_need_several_recipes_and_order_them():
+    claim, parts = claims.claim("clocks-order"), []
+    assert judge(claim, table([0.95, 0.9, 0.8], 1)).outcome == "untested"
+    for base in claim.recipe().values():
+        clock = getattr(initmem.run_clocks(base), active_clock(base))
+        spread = 0.2 - 0.02 * np.log10(clock)
+        parts.append(table([0.95, 0.9, 0.95 - spread], 1, base=base, noise=1e-6))
+    verdict = judge(claim, pd.concat(parts))
+    assert verdict.outcome == "reproduced" and verdict.lines[0].estimate.value == pytest.approx(-1, abs=0.01)
+
+
+def test_depth_is_judged_by_who_fits_at_the_largest_scale():
+    claim = claims.claim("depth-breaks")
+    parts = [
+        table([0.95, 0.9, 0.8], 1, base=base, interpolates=base.arch == "resnet9" or base.optimizer == "adam")
+        for base in claim.recipe().values()
+    ]
+    assert judge(claim, pd.concat(parts)).outcome == "reproduced"
+    parts = [table([0.95, 0.9, 0.8], 1, base=base) for base in claim.recipe().values()]
+    assert judge(claim, pd.concat(parts)).outcome == "not"
+
+
+TIME = claims.claim("time-is-not-enough")
+
+
+def test_cells_multiply_the_recipe_and_take_the_readers_parameters_first():
+    recipe = TIME.recipe(preset="digits")
+    assert [run.epochs for run in recipe.values()] == [60, 240, 960] and {run.lr for run in recipe.values()} == {0.003}
+    assert [run.epochs for run in TIME.recipe(epochs=2, lr=0.5).values()] == [2, 8, 32]
+    batches = claims.claim("batch-slows").recipe(preset="digits", lr=0.1)
+    clocks = [initmem.run_clocks(run).t_sgd for name, run in batches.items() if "equal" in name or name == "b × 1"]
+    assert clocks == pytest.approx([clocks[0]] * 5, rel=0.15), "a short last batch is dropped, so nearly"
+    assert {run.optimizer for run in TIME.recipe(optimizers=["adam"]).values()} == {"adam"}
+    with pytest.raises(InitmemError, match="give one optimizer"):
+        TIME.recipe(optimizers=["adam", "sgd"])
+    with pytest.raises(InitmemError, match="leave it out"):
+        claims.claim("depth-breaks").recipe(optimizers=["adam"])
+
+
+def test_rows_find_their_cells_and_shared_ones_serve_several_claims():
+    long, short = TIME.recipe()["16× epochs"], TIME.recipe()["1× epochs"]
+    results = pd.concat([table([0.95, 0.9, 0.8], 1, base=base) for base in (long, short)])
+    cells = TIME.split(results)
+    assert list(cells) == ["1× epochs", "16× epochs"] and set(cells["16× epochs"]["epochs"]) == {long.epochs}
+    assert list(REMEMBERS.split(results)) == ["sgd"]
+
+
+@pytest.mark.parametrize(("late", "outcome"), [([0.95, 0.9, 0.8], "reproduced"), ([0.95, 0.9, 0.85], "partly"), ([0.95, 0.95, 0.93], "not")])
+def test_time_is_judged_by_what_outlives_it(late, outcome):
+    parts = [table(late if name == "16× epochs" else [0.95, 0.9, 0.8], 1, base=base) for name, base in TIME.recipe().items()]
+    assert judge(TIME, pd.concat(parts)).outcome == outcome
+
+
+@pytest.mark.parametrize(("growth", "equal", "outcome"), [(0.03, 0.0, "reproduced"), (0.03, 0.03, "partly"), (0.0, 0.0, "not")])
+def test_batches_are_judged_by_the_trend(growth, equal, outcome):
+    claim, parts = claims.claim("batch-slows"), []
+    for name, base in claim.recipe().items():
+        doublings = np.log2(base.batch_size / 4)
+        spread = 0.05 + (equal if "equal" in name else growth) * doublings
+        spread = 0.05 + growth * 2 if name == "b × 1" else spread + 0.05 * ("equal" in name)
+        parts.append(table([0.95, 0.95 - spread / 2, 0.95 - spread], 1, base=base))
+    assert judge(claim, pd.concat(parts)).outcome == outcome
+
+
+def test_the_clocks_need_several_recipes_and_order_them():
+    claim, parts = claims.claim("clocks-order"), []
+    assert judge(claim, table([0.95, 0.9, 0.8], 1)).outcome == "untested"
+    for base in claim.recipe().values():
+        clock = getattr(initmem.run_clocks(base), active_clock(base))
+        spread = 0.2 - 0.02 * np.log10(clock)
+        parts.append(table([0.95, 0.9, 0.95 - spread], 1, base=base, noise=1e-6))
+    verdict = judge(claim, pd.concat(parts))
+    assert verdict.outcome == "reproduced" and verdict.lines[0].estimate.value == pytest.approx(-1, abs=0.01)
+
+
+def test_depth_is_judged_by_who_fits_at_the_largest_scale():
+    claim = claims.claim("depth-breaks")
+    parts = [
+        table([0.95, 0.9, 0.8], 1, base=base, interpolates=base.arch == "resnet9" or base.optimizer == "adam")
+        for base in claim.recipe().values()
+    ]
+    assert judge(claim, pd.concat(parts)).outcome == "reproduced"
+    parts = [table([0.95, 0.9, 0.8], 1, base=base) for base in claim.recipe().values()]
+    assert judge(claim, pd.concat(parts)).outcome == "not"

@@ -1,6 +1,8 @@
 """The command as a person types it, and every kind of bad input: one sentence, exit code 2, nothing lost."""
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +13,13 @@ from initmem import chapters, cli, claims, store
 from initmem.config import InitmemError
 
 ROOT = Path(__file__).resolve().parents[1]
+COMMAND = [sys.executable, "-m", "initmem.cli"]
 
 
 def run(*arguments, **options):
     """A real process of the command."""
-    return subprocess.run(
-        [sys.executable, "-m", "initmem.cli", *map(str, arguments)], capture_output=True, text=True, cwd=ROOT, **options
-    )
+    options = {"encoding": "utf-8"} | options
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, cwd=ROOT, **options)
 
 
 def call(capsys, monkeypatch, *arguments):
@@ -31,7 +33,6 @@ def call(capsys, monkeypatch, *arguments):
 
 BAD = [
     (["reproduce", "sgd-remember"], "unknown claim 'sgd-remember'", "did you mean 'sgd-remembers'"),
-    (["reproduce", "l2-erases"], "no experiment yet", "sgd-remembers"),
     (["reproduce", "sgd-remembers", "--preset", "digit"], "unknown preset 'digit'", "did you mean 'digits'"),
     (["reproduce", "sgd-remembers", "--seeds", "0"], "seeds = 0", "greater than or equal to 1"),
     (["reproduce", "sgd-remembers", "-p", "learning_rate", "0.1"], "unknown parameter 'learning_rate'", "lr"),
@@ -61,7 +62,26 @@ BAD = [
     (["reproduce", "sgd-remembers", "-p", "self", "3"], "unknown parameter 'self'", "lr"),
     (["reproduce", "sgd-remembers", "-p", "epochs", "99999999999999999999"], "epochs = ", "less than or equal"),
     (["reproduce", "sgd-remembers", "-p", "lr", "1e200"], "lr = 1e+200", "less than or equal"),
+    (["reproduce", "sgd-remembers", "-p", "lr", "1:30"], "lr = '1:30'", "valid number"),  # to YAML 1.1 that is 90
+    (["reproduce", "sgd-remembers", "-p", "lr", "yes"], "lr = 'yes'", "valid number"),
+    (["reproduce", "sgd-remembers", "-p", "sigma_w", "{a: 1}"], "sigma_w = {'a': '1'}", "valid number"),
+    (["reproduce", "sgd-remembers", "-p", "sigma_w", "[1, 1e0]"], "sigma_w = [1, 1.0]", "1.0 is given twice"),
+    (["reproduce", "sgd-remembers", "-p", "sigma_w", "[1, None]"], "sigma_w = None", "valid number"),
+    (["reproduce", "sgd-remembers", "-p", "optimizers", "[adam, adam]"], "['adam', 'adam']", "'adam' is given twice"),
     (["results", "export", "tests"], "tests", "choose another name"),
+    (["results", "merge", "tests"], "tests is a folder", "`initmem results export`"),
+    (["clocks", "--lr", "yes"], "--lr = 'yes'", "valid number"),
+    (["clocks", "--lr", "0.1", "--epochs", "1.5"], "--epochs = '1.5'", "valid integer"),
+    (["clocks"], "missing option '--lr'", "`initmem clocks --help`"),
+    (["clocks", "--lr"], "'--lr' requires an argument", "--help"),
+    (["reproduce"], "missing argument 'claim'", "`initmem reproduce --help`"),
+    (["reproduce", "sgd-remembers", "--seeds", "1.5"], "--seeds = '1.5'", "valid integer"),
+    (["reproduce", "sgd-remembers", "--jobs", "0"], "--jobs = '0'", "greater than or equal to 1"),
+    (["reproduce", "sgd-remembers", "--seed", "3"], "unknown option '--seed'", "did you mean '--seeds'"),
+    (["reproduce", "sgd-remembers", "more"], "unexpected extra argument", "`initmem reproduce --help`"),
+    (["reproduec", "sgd-remembers"], "unknown command 'reproduec'", "did you mean 'reproduce'"),
+    (["data", "lst"], "unknown command 'lst': choose from list, fetch, add", "did you mean 'list'"),
+    (["--jobs", "3"], "unknown option '--jobs'", "--help"),
     (["clocks", "--lr", "-1"], "lr = -1", "greater than 0"),
     (["clocks", "--lr", "nan"], "lr = nan", "finite"),
     (["clocks", "--lr", "0.1", "--batch-size", "50000"], "batch_size = 50000", "2 to 40000"),
@@ -80,9 +100,41 @@ def test_bad_input_is_one_sentence(own_store, capsys, monkeypatch, arguments, na
     assert not store.results_dir().exists(), "nothing ran"
 
 
-@pytest.mark.parametrize("arguments", [["reproduce"], ["reproduc"], ["reproduce", "sgd-remembers", "--seeds", "x"], ["clocks"]])
-def test_usage_errors_exit_with_2(capsys, monkeypatch, arguments):
-    assert call(capsys, monkeypatch, *arguments)[0] == 2
+@pytest.mark.parametrize(("arguments", "code"), [([], 2), (["data"], 2), (["--help"], 0), (["reproduce", "-h"], 0)])
+def test_help(capsys, monkeypatch, arguments, code):
+    found, out, err = call(capsys, monkeypatch, *arguments)
+    assert found == code and out.count("Usage: initmem") == 1 and err == ""
+
+
+def test_ctrl_c(capsys, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("initmem.report.scoreboard_text", interrupted)
+    code, out, err = call(capsys, monkeypatch, "claims")
+    assert code == 130 and out == "" and err.count("\n") <= 1 and "Traceback" not in err
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_output_that_has_no_greek(encoding):
+    done = run("reproduce", "sgd-remembers", env=dict(os.environ, PYTHONIOENCODING=encoding), encoding=encoding)
+    assert done.returncode == 0 and done.stderr == "" and r"\u03c3_w" in done.stdout and r"\u2713" in done.stdout
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [["claims"], ["--help"], []])
+def test_output_to_a_full_disk(arguments):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([*COMMAND, *arguments], stdout=full, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert done.returncode == 2 and done.stderr == "initmem: cannot write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize("closed", ["| true", ">&-"])
+@pytest.mark.parametrize("arguments", ["claims", "--help"])
+def test_output_that_nobody_reads(arguments, closed):
+    command = f"{' '.join(map(shlex.quote, COMMAND))} {arguments} {closed}"
+    done = subprocess.run(["bash", "-c", f"set -o pipefail; {command}"], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode in (0, 1) and done.stderr == ""
 
 
 def test_damaged_and_foreign_files_in_the_store_are_named(own_store, capsys, monkeypatch):
@@ -167,12 +219,16 @@ def test_results_commands(own_store, tmp_path):
     assert "2 runs, all in order" in run("results", "verify").stdout
     assert "sgd" in run("results", "list").stdout
     assert "2 runs written" in run("results", "export", tmp_path / "all.parquet").stdout
-    assert "0 new runs" in run("results", "merge", tmp_path / "all.parquet").stdout
+    assert run("results", "merge", tmp_path / "all.parquet").stdout == "0 new runs\n"
+    next(store.results_dir().glob("*.parquet")).unlink()
+    assert run("results", "merge", tmp_path / "all.parquet").stdout == "1 new run\n"
 
 
 def test_data_list_names_the_built_in_sets(own_store):
     out = run("data", "list").stdout
-    assert all(name in out for name in ("digits", "cifar10", "fashion_mnist"))
+    assert all(name in out for name in ("digits", "cifar10", "fashion_mnist")) and "None" not in out
+    [digits] = [line.split() for line in out.splitlines() if " digits " in f" {line} "]
+    assert digits == "digits scikit-learn digits dbd81a01c219e669 797 1000 8×8×1 10 scikit-learn".split()
 
 
 def test_papermills_own_misspelt_parameter_is_caught():
@@ -183,9 +239,13 @@ def test_papermills_own_misspelt_parameter_is_caught():
 
 @pytest.mark.parametrize(("text", "value"), [
     ("1e-3", 0.001), ("0.1", 0.1), ("3", 3), ("[0.1, 2]", [0.1, 2]), ("None", None), ("null", None), ("adam", "adam"), ("[", "["),
-])  # fmt: skip
+    ("[1e-1, 1]", [0.1, 1]), ("[1e-1, [None, a]]", [0.1, [None, "a"]]), ("1:30", "1:30"), ("1.5:30", "1.5:30"), ("0x10", "0x10"),
+    ("010", 10), ("yes", "yes"), ("{a: 1}", {"a": "1"}), ("- 1\n- 2", [1, 2]), (".inf", float("inf")), ("2026-01-01", "2026-01-01"),
+    ("[" * 9999, "[" * 9999),
+], ids=lambda value: str(value)[:20])  # fmt: skip
 def test_values_on_the_command_line(text, value):
-    assert cli._value(text) == value
+    found = cli._value(text)
+    assert found == value and type(found) is type(value)
 
 
 def test_pairs_are_papermills():
