@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: book test install clean notebooks
+.PHONY: book test install clean notebooks slides student
 
 book: install
 	$(BIN)/initmem reproduce sgd-remembers --preset digits --seeds 3 --fresh
@@ -25,6 +25,12 @@ $(READY): pyproject.toml
 
 notebooks: install
 	$(BIN)/python book/_ext/notebooks.py
+
+slides: install
+	$(BIN)/python book/_ext/slides.py
+
+student: install
+	$(BIN)/python book/_ext/student.py
 
 clean:
 	rm -rf _build
