@@ -1,12 +1,13 @@
 """One training run as a frozen, validated record; presets, grids, identity, and errors a person can act on."""
 
+import contextlib
 import difflib
 import hashlib
 import itertools
 import json
 import os
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -83,6 +84,18 @@ def folder_from(variable: str) -> Path | None:
 def cache_dir(*parts: str) -> Path:
     """The reader's own folder: the platform's cache folder, or `INITMEM_DATA` where that is set. Not created here."""
     return (folder_from("INITMEM_DATA") or platformdirs.user_cache_path("initmem")).joinpath(*parts)
+
+
+@contextlib.contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Turn the system's refusal to write to `place` into one sentence with a way out."""
+    try:
+        yield
+    except OSError as error:
+        raise InitmemError(
+            f"cannot write into {place} ({error.strerror or error}): free some space or set INITMEM_DATA to a folder you can "
+            "write; what was stored before is intact"
+        ) from None
 
 
 # NumPy scalars are as good as Python's: grids are often built with linspace or arange.

@@ -5,10 +5,8 @@ needs torch, and nothing is unpickled before its checksum has shown who wrote it
 """
 
 import contextlib
-import errno
 import gzip
 import hashlib
-import http.client
 import io
 import os
 import pickle
@@ -16,21 +14,18 @@ import re
 import shutil
 import tarfile
 import tempfile
-import urllib.error
-import urllib.request
-import warnings
 import zlib
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache, partial
-from pathlib import Path, PurePosixPath
-from typing import IO, Any
+from functools import cache
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pydantic import BaseModel, Field, ValidationError
-from tqdm import tqdm
 
-from initmem.config import InitmemError, cache_dir, unknown
+from initmem.config import InitmemError, cache_dir, unknown, writing
+from initmem.download import download
+from initmem.images import read_tree
 
 CIFAR_ARCHIVE = "cifar-10-python.tar.gz"
 FASHION_MD5 = {
@@ -56,9 +51,6 @@ MIRRORS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     },
     "fashion_mnist": {file: (md5, tuple(host + file for host in FASHION_HOSTS)) for file, md5 in FASHION_MD5.items()},
 }
-TIMEOUT = 30  # seconds without a byte before a connection counts as lost
-TRIES = 3  # connections to one mirror, each resuming where the last one broke off
-
 SOURCES = {"digits": "scikit-learn digits", "cifar10": CIFAR_ARCHIVE, "fashion_mnist": "Fashion-MNIST idx files"}
 # What the decoded originals must be. The digits' is also known without scikit-learn, to read shipped results.
 # Fashion-MNIST is recognized by content: Debian's files differ from the official ones, but only in the gzip header
@@ -66,8 +58,6 @@ SOURCES = {"digits": "scikit-learn digits", "cifar10": CIFAR_ARCHIVE, "fashion_m
 ORIGINALS = {"digits": "dbd81a01c219e669", "fashion_mnist": "abf086bd39e0e3c8"}
 IMAGE_SHAPES = {"cifar10": (32, 32, 3), "fashion_mnist": (28, 28, 1)}  # of any copy; both have ten classes
 FASHION_CLASSES = tuple("T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot".split(","))
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # torchvision's
-IMAGE_FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")  # no other: PIL hands PostScript to an interpreter
 ARRAYS = {"train_images": np.uint8, "train_labels": np.int64, "test_images": np.uint8, "test_labels": np.int64}
 
 
@@ -155,7 +145,8 @@ def fetch(name: str, progress: bool = True) -> Data:
     with contextlib.suppress(InitmemError):  # absent or damaged: either way it is fetched
         if (data := load(name)).source == SOURCES[name]:
             return data
-    files = [_get(name, file, md5, urls, progress) for file, (md5, urls) in MIRRORS[name].items()]
+    again = f"initmem data fetch {name}"
+    files = [download(file, md5, urls, again, progress) for file, (md5, urls) in MIRRORS[name].items()]
     return _decode_original(name, files)
 
 
@@ -169,16 +160,21 @@ def add(name: str, path: str | Path) -> Data:
 
     Raises InitmemError for anything missing, unreadable, unequal or unsafe, naming it.
     """
-    path = Path(path).expanduser()
+    path = Path(os.path.expanduser(path))
     if _checked_name(name) == "digits":
         raise InitmemError("'digits' is scikit-learn's and cannot be replaced: choose another name")
-    if not path.exists():
-        raise InitmemError(f"{path} does not exist: give a folder or tar archive of train/<class>/* and test/<class>/*")
+    if not path.is_file() and not path.is_dir():
+        what = "is neither a file nor a folder" if path.exists() else "does not exist"
+        raise InitmemError(f"{path} {what}: give a folder or tar archive of train/<class>/* and test/<class>/*")
     folder = path if path.is_dir() else path.parent
     originals = [folder / file for file in MIRRORS.get(name, ())]
     if originals and path in (folder, *originals) and all(file.is_file() for file in originals):
         return _decode_original(name, originals)
-    return _store(name, Path(os.path.abspath(path)).name, *_read_tree(path))
+    try:
+        source = Path(os.path.abspath(path)).name
+    except FileNotFoundError:
+        raise InitmemError(f"{path} lies in a current folder that was deleted: change into one that is there") from None
+    return _store(name, source, *read_tree(path))
 
 
 def available() -> list[dict[str, Any]]:
@@ -187,27 +183,22 @@ def available() -> list[dict[str, Any]]:
     Keys: name, source (or "not fetched", "not installed", "damaged"), fingerprint, train and test (numbers of images),
     image (H, W, C), classes (tuple of names), where (folder as text). Unknown values are None.
     """
-    return [_row(name) for name in _names()]
-
-
-def _row(name: str) -> dict[str, Any]:
-    row = dict.fromkeys(("name", "source", "fingerprint", "train", "test", "image", "classes", "where"))
-    if name != "digits" and not _meta_file(name).is_file():
-        return row | {"name": name, "source": "not fetched"}
-    try:
-        data = load(name)
-    except InitmemError:
-        return row | {"name": name, "source": "not installed" if name == "digits" else "damaged"}
-    return row | {
-        "name": name,
-        "source": data.source,
-        "fingerprint": data.fingerprint,
-        "train": len(data.train_images),
-        "test": len(data.test_images),
-        "image": data.train_images.shape[1:],
-        "classes": data.classes,
-        "where": "scikit-learn" if name == "digits" else str(_meta_file(name).parent),
-    }
+    rows = []
+    for name in _names():
+        row = dict.fromkeys(("name", "source", "fingerprint", "train", "test", "image", "classes", "where")) | {"name": name}
+        builtin, folder = name == "digits", cache_dir("data", name)
+        try:
+            found = load(name) if builtin or _meta_file(name).is_file() else None
+            row["source"] = "not fetched"
+        except InitmemError:
+            found, row["source"] = None, "not installed" if builtin else "damaged"
+        if found:
+            row |= dict(
+                source=found.source, fingerprint=found.fingerprint, classes=found.classes, image=found.train_images.shape[1:],
+                train=len(found.train_images), test=len(found.test_images), where="scikit-learn" if builtin else str(folder),
+            )  # fmt: skip
+        rows.append(row)
+    return rows
 
 
 # ---- the cache
@@ -221,7 +212,7 @@ def _names() -> list[str]:
 
 
 def _valid_name(name: str) -> bool:
-    return re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name) is not None
+    return isinstance(name, str) and re.fullmatch(r"[a-z0-9][a-z0-9_-]*", name) is not None
 
 
 def _checked_name(name: str) -> str:
@@ -234,17 +225,6 @@ def _damaged(name: str, file: Path, why: object) -> InitmemError:
     again = f"initmem data fetch {name}" if name in MIRRORS else f"initmem data add {name} PATH"
     folder = cache_dir("data", name)
     return InitmemError(f"the copy of {name!r} is damaged ({file}: {why}): delete {folder} and run `{again}`")
-
-
-@contextlib.contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    """Turn the system's refusal to write into `folder` into one sentence with a way out."""
-    try:
-        yield
-    except OSError as error:
-        why = "the disk is full" if error.errno == errno.ENOSPC else error.strerror or error
-        hint = "set INITMEM_DATA to a writable folder with room"
-        raise InitmemError(f"cannot write into {folder} ({why}): {hint}") from error
 
 
 def _fingerprint(arrays: Arrays, classes: tuple[str, ...]) -> str:
@@ -288,7 +268,7 @@ def _store(name: str, source: str, classes: tuple[str, ...], arrays: Arrays) -> 
         raise InitmemError(f"not the original files of {name}: they give {fingerprint}, not {ORIGINALS[name]}")
     meta = _Meta(source=source, fingerprint=fingerprint, classes=classes, shapes=shapes, mean=mean, std=std)
     root, folder = cache_dir("data"), cache_dir("data", name)
-    with _writing(root):
+    with writing(root):
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root, prefix=f".{name}-", ignore_cleanup_errors=True) as temporary:
             new, old = Path(temporary, "new"), Path(temporary, "old")
@@ -435,192 +415,3 @@ def _read_fashion(*files: Path) -> tuple[tuple[str, ...], Arrays]:
             raise InitmemError(f"{file} is not a gzip-compressed idx file or is incomplete: {error}") from error
         arrays[array] = values[..., None] if values.ndim == 3 else values
     return FASHION_CLASSES, arrays
-
-
-# ---- download
-
-
-def _md5(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
-
-
-def _get(name: str, file: str, md5: str, urls: tuple[str, ...], progress: bool) -> Path:
-    """`file` in the downloads folder, its checksum right: as it lies there, or from the first mirror that has it."""
-    folder = cache_dir("downloads")
-    target, part = folder / file, folder / f"{file}.part"
-    with _writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for local in (target, part):
-            if local.is_file() and _md5(local) == md5:
-                local.replace(target)
-                return target
-    failures = {}
-    for url in urls:
-        for _ in range(TRIES):
-            resumed = part.exists()
-            try:
-                _download(url, part, progress)
-            except urllib.error.HTTPError as error:
-                failures[url] = f"HTTP {error.code} {error.reason}"
-                if error.code != 416:  # 416: nothing left to send, so the part is not a piece of this file
-                    break
-                part.unlink(missing_ok=True)
-            except (OSError, http.client.HTTPException) as error:
-                failures[url] = str(error) or type(error).__name__
-            else:
-                if _md5(part) == md5:
-                    with _writing(folder):
-                        part.replace(target)
-                    return target
-                failures[url] = "wrong checksum"
-                part.unlink()
-                if not resumed:  # else the fault may lie in the old part: try once more from the beginning
-                    break
-    reasons = "; ".join(f"{url}: {why}" for url, why in failures.items())
-    raise InitmemError(
-        f"could not download {file} ({reasons}): get it from one of these addresses by other means, "
-        f"put it into {folder} and run `initmem data fetch {name}` again"
-    )
-
-
-def _download(url: str, part: Path, progress: bool) -> None:
-    """Add to `part` what it lacks of the file at `url`. Raises OSError or HTTPException if the connection fails."""
-    start = part.stat().st_size if part.exists() else 0
-    headers = {"User-Agent": "initmem"} | ({"Range": f"bytes={start}-"} if start else {})
-    with urllib.request.urlopen(urllib.request.Request(url, headers=headers), timeout=TIMEOUT) as response:
-        if response.headers.get("Content-Range", "").split("-")[0] != f"bytes {start}":
-            start = 0  # the server sends the whole file
-        length = response.headers.get("Content-Length")
-        total = start + int(length) if length else None
-        with _writing(part.parent):
-            stream = part.open("ab" if start else "wb")
-        with stream, tqdm(
-            total=total, initial=start, unit="B", unit_scale=True, desc=part.stem, disable=not progress, leave=False
-        ) as bar:
-            while block := response.read(1 << 16):
-                with _writing(part.parent):
-                    stream.write(block)
-                bar.update(len(block))
-    if total is not None and (size := part.stat().st_size) < total:
-        raise ConnectionError(f"connection lost after {size:,} of {total:,} bytes")
-
-
-# ---- trees of image files
-
-Entries = list[tuple[PurePosixPath, Callable[[], IO[bytes]]]]  # path below the root, and how to open it
-
-
-def _read_tree(path: Path) -> tuple[tuple[str, ...], Arrays]:
-    """Decode train/<class>/* and test/<class>/* of a folder or tar archive."""
-    if path.is_dir():
-        try:
-            entries = [(PurePosixPath(file.relative_to(path)), partial(file.open, "rb")) for file in _walk(path)]
-        except OSError as error:
-            raise InitmemError(f"cannot read {error.filename}: {error.strerror}") from error
-        return _decode_tree(path, entries)
-    try:
-        archive = tarfile.open(path)
-    except tarfile.ReadError:
-        raise InitmemError(f"{path} is neither a folder nor a tar archive, or is cut off near its start") from None
-    except OSError as error:
-        raise InitmemError(f"cannot open {path}: {error.strerror or error}") from error
-    with archive:
-        try:
-            members = archive.getmembers()
-            archive.fileobj.seek(archive.offset)  # tarfile ends quietly at a broken header, a whole archive with zeros
-            if archive.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-                raise EOFError("it has no end mark")
-        except Exception as error:  # each decompressor raises its own
-            raise InitmemError(f"the archive {path} is truncated or damaged: {error}") from error
-        for member in members:
-            _refuse_unsafe(path, member)
-        # In the archive's own order, so that a compressed one is read straight through.
-        files = [member for member in members if member.isfile()]
-        return _decode_tree(path, [(PurePosixPath(f.name), partial(archive.extractfile, f)) for f in files])
-
-
-def _walk(folder: Path, around: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    """Every file below `folder`. Linked folders are followed, as torchvision does, but not in circles."""
-    if (place := folder.resolve()) in around:
-        raise InitmemError(f"{folder} is a link to a folder that it lies in: remove it")
-    for entry in sorted(folder.iterdir()):
-        if entry.is_dir():
-            yield from _walk(entry, around | {place})
-        else:
-            yield entry
-
-
-def _refuse_unsafe(archive: Path, member: tarfile.TarInfo) -> None:
-    """Nothing is ever unpacked, so these could do no harm; but an archive that has them is not what it seems."""
-    path = PurePosixPath(member.name)
-    if path.is_absolute() or ".." in path.parts:
-        raise InitmemError(f"the archive {archive} is refused: its member {member.name!r} leaves the folder")
-    if not (member.isfile() or member.isdir()):
-        raise InitmemError(
-            f"the archive {archive} is refused: its member {member.name!r} is a link or device, not an image or folder"
-        )
-
-
-def _decode_tree(path: Path, entries: Entries) -> tuple[tuple[str, ...], Arrays]:
-    """Find the images among the entries, check their classes, then decode them."""
-    found, tops = {}, set()
-    for entry, opener in entries:
-        parts = entry.parts
-        if entry.suffix.lower() not in IMAGE_SUFFIXES or any(part.startswith(".") for part in parts):
-            continue  # hidden: macOS archives pair every file with a ._file, notebooks keep copies
-        depth = next((depth for depth in (0, 1) if parts[depth : depth + 1] in (("train",), ("test",))), None)
-        if depth is None or len(parts) < depth + 3:
-            continue
-        tops.add(parts[:depth])
-        found[parts[depth:]] = entry, opener  # (split, class, ..., file)
-    layout = "give train/<class>/* and test/<class>/*"
-    if not found:
-        raise InitmemError(f"{path} holds no images where they are looked for: {layout}")
-    if len(tops) > 1:
-        raise InitmemError(f"{path} holds more than one train/ and test/: {layout}")
-    classes = {split: sorted({key[1] for key in found if key[0] == split}) for split in ("train", "test")}
-    for split, names in classes.items():
-        if not names:
-            raise InitmemError(f"{path} holds no images in {split}/: {layout}")
-        if odd := [name for name in names if not name.isprintable()]:
-            raise InitmemError(f"{path} holds a class name that is not plain text, {odd[0]!r}: rename its folder")
-    if odd := sorted(set(classes["train"]) ^ set(classes["test"])):
-        have, lack = ("train", "test") if odd[0] in classes["train"] else ("test", "train")
-        raise InitmemError(f"{path} holds class {odd[0]!r} in {have}/ but not in {lack}/: both need the same classes")
-    if len(classes["train"]) < 2:
-        raise InitmemError(f"{path} holds only one class, {classes['train'][0]!r}: at least two are needed")
-
-    images = {}
-    for key, (entry, opener) in tqdm(found.items(), desc=path.name, unit=" images", delay=1, leave=False):
-        images[key] = image = _decode_image(path, entry, opener)
-        if image.shape[:2] != (size := next(iter(images.values())).shape[:2]):
-            raise InitmemError(
-                f"{path} mixes sizes: image {str(entry)!r} is {image.shape[1]}×{image.shape[0]}, those before it are "
-                f"{size[1]}×{size[0]}, so resize them to one size first"
-            )
-    channels = max(image.shape[2] for image in images.values())
-    arrays = {}
-    for split in ("train", "test"):
-        keys = sorted(key for key in images if key[0] == split)
-        stack = arrays[f"{split}_images"] = np.empty((len(keys), *size, channels), np.uint8)
-        for index, key in enumerate(keys):
-            stack[index] = images.pop(key)  # grey spreads over three channels, as PIL's conversion does
-        arrays[f"{split}_labels"] = np.array([classes["train"].index(key[1]) for key in keys])
-    return tuple(classes["train"]), arrays
-
-
-def _decode_image(path: Path, entry: PurePosixPath, opener: Callable[[], IO[bytes]]) -> np.ndarray:
-    """One image as uint8 (H, W, 1) if it is grey, else (H, W, 3)."""
-    from PIL import Image
-
-    try:
-        with warnings.catch_warnings(), opener() as stream:
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(stream, formats=IMAGE_FORMATS) as image:
-                if image.mode.startswith(("I", "F")):
-                    raise ValueError("more than 8 bits a channel, convert it first")
-                pixels = np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
-    except Exception as error:  # whatever a parser of foreign files may raise
-        raise InitmemError(f"cannot read image {str(entry)!r} in {path}: {error}") from error
-    return pixels.reshape(*pixels.shape[:2], -1)

@@ -41,6 +41,8 @@ def prepare(run: Run) -> Engine:
             f"INITMEM_DEVICE = {name!r} cannot be used here: choose cpu, or cuda with a CUDA build of torch"
         ) from None
     keep_freed_memory()
+    torch.backends.cudnn.allow_tf32 = False  # float32 is float32 on a GPU too
+    torch.backends.cudnn.deterministic = True  # so that a run resumed there ends in the same bits
     bf16 = run.precision == "bf16" or (run.precision == "auto" and bf16_is_native(device))
     return Engine(device, bf16)
 

@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from initmem.config import ENGINE_VERSION, InitmemError, Run, cache_dir, folder_from
+from initmem.config import ENGINE_VERSION, InitmemError, Run, cache_dir, folder_from, writing
 
 MANY = 100  # files of results that are opened one by one; 5,000 would take more than ten seconds
 
@@ -149,19 +149,15 @@ def append(records: Iterable[dict], folder: Path | None = None) -> None:
 
 def _write(table: pa.Table, path: Path) -> None:
     partial = path.with_name(f".{path.stem}.{os.getpid()}.part")
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, partial, compression="zstd", write_page_checksum=True)
-        os.replace(partial, path)
-    except OSError as error:
         try:
-            partial.unlink(missing_ok=True)
+            pq.write_table(table, partial, compression="zstd", write_page_checksum=True)
+            os.replace(partial, path)
         except OSError:
-            pass
-        raise InitmemError(
-            f"cannot write {path} ({error.strerror or error}): free some space or set INITMEM_DATA to a folder you can write; "
-            "what was stored before is intact"
-        ) from None
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise
 
 
 def check_writable() -> None:

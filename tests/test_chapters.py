@@ -57,7 +57,7 @@ def test_a_chapter_reruns_from_an_empty_store_with_other_parameters(chapter, fol
     output = tmp_path / "out.ipynb"
     done = papermill(
         chapter, output, *QUICK, "-y", "{sigma_w: [0.1, 2.5]}", cwd=folder,
-        INITMEM_DATA=str(tmp_path / "cache"), INITMEM_SHIPPED=str(tmp_path / "none"),
+        INITMEM_DATA=str(tmp_path / "cache"), INITMEM_SHIPPED=str(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     shown = outputs(output)

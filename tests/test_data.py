@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from PIL import Image
 
-from initmem import data
+from initmem import data, download
 from initmem.config import InitmemError, cache_dir
 
 CIFAR10_JPEG = Path(__file__).parents[1] / "../shared/data/cifar10-jpeg.tar.xz"
@@ -37,7 +37,7 @@ def cache(tmp_path, monkeypatch) -> Path:
     return tmp_path / "cache"
 
 
-def picture(path: Path, size=(4, 4), mode="RGB", seed=0, **save) -> Path:
+def picture(path: Path, size=(8, 8), mode="RGB", seed=0, **save) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     shape = (size[1], size[0]) if mode in ("L", "I;16") else (size[1], size[0], 3)
     pixels = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint16 if mode == "I;16" else np.uint8)
@@ -219,10 +219,10 @@ def test_linked_folders_are_followed(tmp_path):
 
 def test_grey_stays_grey_unless_mixed_with_colour(tmp_path):
     grey = data.add("grey", tree(tmp_path / "grey", mode="L"))
-    assert grey.train_images.shape == (6, 4, 4, 1) and len(grey.mean) == len(grey.std) == 1
+    assert grey.train_images.shape == (6, 8, 8, 1) and len(grey.mean) == len(grey.std) == 1
     picture(tmp_path / "grey/train/cat/1.png", mode="RGB", seed=7)
     mixed = data.add("mixed", tmp_path / "grey")
-    assert mixed.train_images.shape == (6, 4, 4, 3)
+    assert mixed.train_images.shape == (6, 8, 8, 3)
     first = Image.open(tmp_path / "grey/train/cat/0.png").convert("RGB")
     assert np.array_equal(mixed.train_images[0], np.asarray(first))
 
@@ -237,7 +237,7 @@ def test_palette_and_transparent_pictures_become_rgb(tmp_path):
 
 
 def test_pictures_wider_than_high_keep_their_shape(tmp_path):
-    assert data.add("wide", tree(tmp_path / "wide", size=(6, 3))).train_images.shape == (6, 3, 6, 3)
+    assert data.add("wide", tree(tmp_path / "wide", size=(12, 9))).train_images.shape == (6, 9, 12, 3)
 
 
 def test_adding_again_replaces(tmp_path, monkeypatch):
@@ -250,13 +250,16 @@ def test_adding_again_replaces(tmp_path, monkeypatch):
     assert np.array_equal(first.train_images[0], kept)  # whoever still reads the earlier copy keeps it
 
 
-def unsafe(member: tarfile.TarInfo, content=b""):
-    """A good archive with one more member."""
+def unsafe(member: tarfile.TarInfo, content=b"", announced=None):
+    """A good archive with one more member, which may announce more than it has."""
 
     def build(folder: Path) -> Path:
         archive = pack(tree(folder / "pets"), folder / "pets.tar")
         with tarfile.open(archive, "a") as tar:
             tar.addfile(member, io.BytesIO(content))
+            if announced:
+                tar.fileobj.seek(tar.offset - tarfile.BLOCKSIZE)
+                tar.fileobj.write(info(member.name, size=announced).tobuf())
         return archive
 
     return build
@@ -344,16 +347,24 @@ BROKEN = {
         "test/cat/on/on is a link to a folder that it lies in",
     ),
     "another format in disguise": (
-        changed(lambda root: Image.new("L", (4, 4)).save(root / "train/cat/0.png", format="GIF")),
+        changed(lambda root: Image.new("L", (8, 8)).save(root / "train/cat/0.png", format="GIF")),
         "'train/cat/0.png'",
     ),
     "16 bits": (changed(lambda root: picture(root / "train/cat/1.png", mode="I;16")), "more than 8 bits"),
     "mixed sizes": (
-        changed(lambda root: picture(root / "train/dog/1.png", (5, 3))),
-        "'train/dog/1.png' is 5×3, those before it are 4×4, so resize",
+        changed(lambda root: picture(root / "train/dog/1.png", (9, 10))),
+        "'train/dog/1.png' is 9×10, those before it are 8×8, so resize",
     ),
+    "too small": (changed(lambda root: None, size=(8, 7)), "images of 8×7 pixels, which the networks halve three times: give 8×8"),
+    "too many classes": (changed(lambda root: None, classes=[f"c{n}" for n in range(257)], each=1), "holds 257 classes, but a"),
+    "a device": (lambda folder: Path("/dev/zero"), "is neither a file nor a folder: give a folder or tar archive"),
+    "a pipe for an image": (
+        changed(lambda root: [(root / "train/cat/0.png").unlink(), os.mkfifo(root / "train/cat/0.png")]),
+        "'train/cat/0.png' in",
+    ),
+    "absurd size": (unsafe(info("train/cat/a.png", size=0), announced=2**40), "'train/cat/a.png' has 1,099,511,627,776 bytes"),
     "constant": (
-        changed(lambda root: [Image.new("L", (4, 4)).save(file) for file in root.glob("train/*/*.png")], mode="L"),
+        changed(lambda root: [Image.new("L", (8, 8)).save(file) for file in root.glob("train/*/*.png")], mode="L"),
         "constant",
     ),
     "absolute member": (unsafe(info("/etc/passwd")), "'/etc/passwd' leaves the folder"),
@@ -378,7 +389,7 @@ def test_refused(tmp_path, cache, build, fragment):
     assert data.known_fingerprint("pets") is None
 
 
-@pytest.mark.parametrize("limit", [10, 5], ids=["twice the limit", "beyond"])
+@pytest.mark.parametrize("limit", [40, 20], ids=["twice the limit", "beyond"])
 def test_decompression_bombs_are_refused(tmp_path, monkeypatch, limit):
     root = tree(tmp_path / "pets")
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", limit)
@@ -395,6 +406,27 @@ def test_names(tmp_path, name):
     assert data.known_fingerprint(name) is None
 
 
+def test_256_classes_are_the_most(tmp_path):
+    pets = data.add("pets", tree(tmp_path / "pets", [f"c{n:03}" for n in range(256)], each=1))
+    assert len(pets.classes) == 256 and pets.test_labels.max() == 255
+
+
+def test_a_current_folder_that_was_deleted(tmp_path, monkeypatch):
+    tree(tmp_path / "pets")
+    code = (
+        "import os, sys; from initmem import data; from initmem.config import InitmemError\n"
+        "os.mkdir(sys.argv[1]); os.chdir(sys.argv[1]); os.rmdir(sys.argv[1])\n"
+        "for path in ('.', 'pets', '~nosuchuser/pets'):\n"
+        "    try: data.add('pets', path)\n"
+        "    except InitmemError as error: print(error)\n"
+        "print(data.add('pets', sys.argv[2]).source)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, tmp_path / "gone", tmp_path / "pets"], capture_output=True, text=True)
+    assert done.stderr == "" and [line.split(":")[0] for line in done.stdout.splitlines()] == [
+        ". lies in a current folder that was deleted", "pets does not exist", "~nosuchuser/pets does not exist", "pets",
+    ]  # fmt: skip
+
+
 def test_digits_cannot_be_replaced(tmp_path):
     with pytest.raises(InitmemError, match="choose another name"):
         data.add("digits", tree(tmp_path / "pets"))
@@ -402,7 +434,7 @@ def test_digits_cannot_be_replaced(tmp_path):
 
 @pytest.mark.parametrize("name", ["cifar10", "fashion_mnist"])
 def test_a_builtin_name_keeps_its_shape(tmp_path, name):
-    with pytest.raises(InitmemError, match="holds 2 classes of 4×4×3 images, but .* add it under another name"):
+    with pytest.raises(InitmemError, match="holds 2 classes of 8×8×3 images, but .* add it under another name"):
         data.add(name, tree(tmp_path / "pets"))
 
 
@@ -443,7 +475,7 @@ def test_available(tmp_path, cache):
         "fingerprint": data.known_fingerprint("pets"),
         "train": 6,
         "test": 6,
-        "image": (4, 4, 3),
+        "image": (8, 8, 3),
         "classes": ("cat", "dog"),
         "where": str(cache / "data/pets"),
     }
@@ -469,7 +501,7 @@ DAMAGE = {
     "longer": ("train_images.npy", rewrite(lambda content: content + b"x")),
     "not numpy": ("train_labels.npy", rewrite(lambda content: b"x" * len(content))),
     "another type": ("train_labels.npy", lambda file: np.save(file, np.zeros(6, np.int32))),
-    "another shape": ("test_images.npy", lambda file: np.save(file, np.zeros((5, 4, 4, 3), np.uint8))),
+    "another shape": ("test_images.npy", lambda file: np.save(file, np.zeros((5, 8, 8, 3), np.uint8))),
     "pickled": ("train_labels.npy", lambda file: np.save(file, np.array([None] * 6), allow_pickle=True)),
     "several arrays": ("train_labels.npy", lambda file: np.savez(file.open("wb"), np.zeros(6))),
     "half meta": ("meta.json", rewrite(lambda content: content[: len(content) // 2])),
@@ -534,7 +566,7 @@ def test_a_failed_last_step_leaves_the_earlier_copy(tmp_path, cache, monkeypatch
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, step, failing)
-    with pytest.raises(InitmemError, match="the disk is full.*INITMEM_DATA"):
+    with pytest.raises(InitmemError, match="No space left on device.*INITMEM_DATA"):
         data.add("pets", tree(tmp_path / "two", each=4))
     assert before.items() <= contents(cache).items() and data.verify("pets")
     assert os.listdir(cache / "data") == ["pets"]
@@ -750,7 +782,7 @@ def test_fetch_resumes_where_the_connection_broke(official, serve):
 def test_fetch_resumes_at_the_next_mirror_and_the_next_call(official, serve, cache):
     archive, pixels, mirrors = official
     content = archive.read_bytes()
-    failing = serve(content, cuts=[1000] * data.TRIES)
+    failing = serve(content, cuts=[1000] * download.TRIES)
     mirrors(failing.url)
     with pytest.raises(InitmemError, match="connection lost after 3,000 of"):
         data.fetch("cifar10", progress=False)
