@@ -1,25 +1,44 @@
 """The command `initmem`."""
 
+import contextlib
+import errno
 import json
+import os
 import signal
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+import typer.core
 import yaml
+from pydantic import ValidationError
 
-from initmem.config import InitmemError
+from initmem.config import InitmemError, reason, unknown
+
+UsageError = typer.BadParameter.__base__  # click's own or typer's copy of it, as the version has it
+
+
+class Group(typer.core.TyperGroup):
+    """Commands; a misspelt one is answered like any other unknown name."""
+
+    def resolve_command(self, ctx: typer.Context, args: list[str]) -> tuple:
+        """The command that `args` begin with."""
+        if self.get_command(ctx, args[0]) is None:
+            raise unknown("command", args[0], self.commands)
+        return super().resolve_command(ctx, args)
+
 
 app = typer.Typer(
+    cls=Group,
     help="Does a trained network remember how it was initialized? Reproduce the answer, claim by claim.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-data_app = typer.Typer(help="Data sets: where they lie, how to get or add them.", no_args_is_help=True)
-results_app = typer.Typer(help="The store of results.", no_args_is_help=True)
+data_app = typer.Typer(cls=Group, help="Data sets: where they lie, how to get or add them.", no_args_is_help=True)
+results_app = typer.Typer(cls=Group, help="The store of results.", no_args_is_help=True)
 app.add_typer(data_app, name="data")
 app.add_typer(results_app, name="results")
 
@@ -56,17 +75,21 @@ def parameters(pairs: list[str] | None, **fixed: Any) -> "Any":
 
 
 def _value(text: str) -> Any:
+    """A value as people write it: YAML's lists and mappings, but not YAML 1.1's numbers, for which 1e-3 is a word and 1:30 is 90."""
     try:
-        value = yaml.safe_load(text)
-    except yaml.YAMLError:
+        return _scalars(yaml.load(text, yaml.BaseLoader))
+    except (yaml.YAMLError, RecursionError):
         return text
-    if value == "None":  # as papermill has it
+
+
+def _scalars(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_scalars(each) for each in value]
+    if value in ("None", "null", "~"):  # the first as papermill has it
         return None
-    if isinstance(value, str):  # YAML 1.1 reads 1e-3 as a string; people do not
-        try:
-            return float(value)
-        except ValueError:
-            return value
+    for number in (int, float):
+        with contextlib.suppress(TypeError, ValueError):
+            return number(value.replace(".nan", "nan").replace(".inf", "inf") if isinstance(value, str) else value)
     return value
 
 
@@ -92,7 +115,7 @@ def reproduce(
     results = sweep(choose_runs(entry, chosen, fresh), jobs=jobs, fresh=fresh)
     if (failed := results["status"] == "failed").any():
         raise InitmemError(f"{failed.sum()} of {len(results)} runs failed; the others are stored, and the same command goes on")
-    typer.echo(json.dumps(report.as_dict(entry, chosen, results), indent=2) if as_json else report.text(entry, chosen, results))
+    print(json.dumps(report.as_dict(entry, chosen, results), indent=2) if as_json else report.text(entry, chosen, results))
 
 
 @app.command("claims")
@@ -100,7 +123,7 @@ def list_claims() -> None:
     """The ledger: each claim, the paper's figure, and the verdict per preset from the results at hand."""
     from initmem import report
 
-    typer.echo(report.scoreboard_text())
+    print(report.scoreboard_text())
 
 
 @app.command()
@@ -114,7 +137,7 @@ def rerun(
     from initmem import chapters
 
     written = chapters.rerun(chapter, parameters(pairs), output, as_html)
-    typer.echo("written: " + ", ".join(str(path) for path in written))
+    print("written: " + ", ".join(str(path) for path in written))
 
 
 @app.command()
@@ -132,7 +155,7 @@ def clocks(
     run = preset("paper").replace(
         lr=lr, batch_size=batch_size, train_size=train_size, epochs=epochs, weight_decay=weight_decay
     )
-    typer.echo(report.clock_table({"yours": run}).to_string(index=False))
+    print(report.clock_table({"yours": run}).to_string(index=False))
 
 
 @data_app.command("list")
@@ -142,7 +165,11 @@ def data_list() -> None:
 
     from initmem import data
 
-    typer.echo(pd.DataFrame(data.available()).fillna("").to_string(index=False))
+    rows = [
+        row | {"image": "×".join(map(str, row["image"] or ())), "classes": row["classes"] and len(row["classes"])}
+        for row in data.available()
+    ]
+    print(pd.DataFrame(rows, dtype=object).fillna("").to_string(index=False))
 
 
 @data_app.command("fetch")
@@ -162,7 +189,7 @@ def data_add(name: str, path: Path) -> None:
 
 
 def _say_data(found: Any) -> None:
-    typer.echo(
+    print(
         f"{found.name}: {len(found.train_labels):,} training and {len(found.test_labels):,} test images of "
         f"{' × '.join(map(str, found.train_images.shape[1:]))}, {len(found.classes)} classes, fingerprint {found.fingerprint}"
     )
@@ -176,7 +203,7 @@ def results_list() -> None:
     columns = ["dataset", "arch", "width", "optimizer", "lr", "weight_decay", "batch_size", "epochs", "data_source", "engine"]
     frame = store.read(columns=["run_id", "status", *columns])
     counts = frame.groupby(columns).agg(runs=("run_id", "count"), diverged=("status", lambda s: int((s == "diverged").sum())))
-    typer.echo(counts.reset_index().to_string(index=False) if len(frame) else "no results yet")
+    print(counts.reset_index().to_string(index=False) if len(frame) else "no results yet")
 
 
 @results_app.command("verify")
@@ -186,7 +213,7 @@ def results_verify() -> None:
 
     if faults := store.verify():
         raise InitmemError("\n".join(faults))
-    typer.echo(f"{len(store.read(columns=['run_id']))} runs, all in order")
+    print(f"{_count(len(store.read(columns=['run_id'])), 'run')}, all in order")
 
 
 @results_app.command("merge")
@@ -194,7 +221,7 @@ def results_merge(files: list[Path]) -> None:
     """Take the rows of other files into your store."""
     from initmem import store
 
-    typer.echo(f"{store.merge(files)} new runs")
+    print(_count(store.merge(files), "new run"))
 
 
 @results_app.command("export")
@@ -202,17 +229,52 @@ def results_export(file: Path) -> None:
     """Write all rows at hand to one Parquet file."""
     from initmem import store
 
-    typer.echo(f"{store.export(file)} runs written to {file}")
+    print(f"{_count(store.export(file), 'run')} written to {file}")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def _usage(error: Any) -> str:
+    """One sentence for what typer complains of: the value, what is allowed, the nearest match."""
+    if hasattr(error, "possibilities"):
+        options = [name for each in error.ctx.command.get_params(error.ctx) for name in each.opts if name.startswith("-")]
+        return str(unknown("option", error.option_name, options))
+    if isinstance(error.__cause__, ValidationError):
+        complaint = error.__cause__.errors(include_url=False)[0]
+        return f"{error.param.opts[0]} = {complaint['input']!r} is not allowed: {reason(complaint)}"
+    message = " ".join(error.format_message().split()).rstrip(".")
+    return f"{message[0].lower()}{message[1:]}: `{error.ctx.command_path if error.ctx else 'initmem'} --help` says what is allowed"
 
 
 def main() -> None:
     """Run the command; a fault the user can mend is one sentence on stderr and exit code 2."""
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # a polite kill is Ctrl-C
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # none at all where it was closed
+    sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no σ gets \u03c3
+    message = ""
     try:
-        app(join_pairs(sys.argv[1:]))
+        code = app(join_pairs(sys.argv[1:]), prog_name="initmem", standalone_mode=False) or 0
+        sys.stdout.flush()
     except InitmemError as error:
-        typer.echo(f"initmem: {error}", err=True)
-        sys.exit(error.exit_code)
+        message, code = str(error), error.exit_code
+    except UsageError as error:
+        code = 2
+        if type(error).__name__ != "NoArgsIsHelpError":  # that one has printed the help
+            message = _usage(error)
+    except (typer.Abort, KeyboardInterrupt):
+        message, code = "stopped", 130
+    except OSError as error:
+        if error.filename or error.errno not in (errno.ENOSPC, errno.EIO, errno.EPIPE):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python tries to write the rest once more
+        if error.errno == errno.EPIPE:  # as `| head` leaves it: no fault, and 1 is what typer gives
+            sys.exit(1)
+        message, code = f"cannot write the output: {error.strerror}", 2
+    if message:
+        print(f"initmem: {message}", file=sys.stderr)
+    sys.exit(code)
 
 
 if __name__ == "__main__":
