@@ -56,6 +56,8 @@ class Cell(Checked):
 
     optimizer: Optimizer
     arch: Arch = "resnet9"
+    dataset: str | None = None
+    precision: Literal["fp32", "bf16"] | None = None
     weight_decay: NonNegative | None = None
     times: dict[Literal["epochs", "lr", "batch_size"], Positive] = {}
     context: bool = False
@@ -68,8 +70,8 @@ class Cell(Checked):
         start |= scale.optimizers[self.optimizer] | common | ({} if self.context else own)
         if self.arch != "resnet9":
             start["width"] = min(start["width"], 16)  # that of He et al. 2016; ResNet-9's 64 would be another network
-        if self.weight_decay is not None and "weight_decay" not in own:
-            start["weight_decay"] = self.weight_decay
+        own_value = {name: getattr(self, name) for name in ("dataset", "precision", "weight_decay") if name not in own}
+        start |= {name: value for name, value in own_value.items() if value is not None}
         for name, factor in self.times.items():
             start[name] = start[name] * factor if name == "lr" else max(1, round(start[name] * factor))
         return Run(**start)
@@ -80,7 +82,7 @@ class Condition(Checked):
 
     metric: Literal[
         "spread", "spread_ratio", "interpolated_share", "interpolated_at_largest", "radial_memory",
-        "trend", "trend_ratio", "clock_order", "clock_advantage", "collapse",
+        "trend", "trend_ratio", "clock_order", "clock_advantage", "collapse", "curve_distance",
     ]  # fmt: skip
     of: str | list[str]
     reference: str | list[str] | None = None
@@ -133,6 +135,8 @@ class Claim(Checked):
     id: str
     title: str
     statement: str
+    sceptic: str
+    """What a sceptic would say to our answer."""
     ours: bool = False
     """Whether the claim is this book's own and not the paper's."""
     paper: Paper

@@ -118,6 +118,11 @@ def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a / np.where(b == 0, np.nan, b)
 
 
+def curve_distance(results: pd.DataFrame, reference: pd.DataFrame) -> Estimate:
+    """Largest difference over σ_w between the seed-mean accuracies of two recipes, in pp, seeds paired."""
+    return bootstrap(stack([results, reference]), lambda means: 100 * np.abs(means[..., 0, :] - means[..., 1, :]).max(-1))
+
+
 def trend(cells: Sequence[pd.DataFrame]) -> Estimate:
     """Growth of the spread with every doubling of the batch size, in pp: least squares over the recipes."""
     slope = _slope_on(np.log2([recipe(rows)["batch_size"] for rows in cells]))
@@ -271,6 +276,34 @@ def gradient_path(row: pd.Series) -> tuple[float, float]:
     fourth, head = (norms[:, :-1] ** 2).sum(1) ** 2, norms[:, -1]
     path = np.diff(fourth) / (2 * row["lr"] ** 2)
     return float(path.sum()), float((path / (0.5 * (head[1:] ** 2 + head[:-1] ** 2))).sum())
+
+
+def disagreement_over(results: pd.DataFrame, what: str) -> Estimate:
+    """Disagreement in % of test images between networks of one recipe that differ in `what` alone, over seeds.
+
+    `sigma_w`: the smallest against the largest scale, at each seed. `seed`: each seed against all others, mean over the
+    scales; seeds also differ in their training images.
+    """
+    table = by_seed(results.assign(row=range(len(results))), "row").astype(int)
+    predictions = [np.frombuffer(row, np.uint8) for row in results["predictions"]]
+    if what == "sigma_w":
+        pairs = [[(row.iloc[0], row.iloc[-1])] for _, row in table.iterrows()]
+    else:
+        pairs = [[(table.loc[seed, s], table.loc[other, s]) for other in table.index if other != seed for s in table] for seed in table.index]
+    if not all(pairs) or not pairs:
+        raise InitmemError("disagreement between seeds needs at least two seeds with every σ_w")
+    return bootstrap(np.array([100 * np.mean([(predictions[a] != predictions[b]).mean() for a, b in mine]) for mine in pairs]), lambda means: means)
+
+
+def disagreement_map(results: pd.DataFrame) -> pd.DataFrame:
+    """Mean disagreement over seeds, in % of test images, between every two scales of one recipe: scales × scales."""
+    recipe(results)
+    tables = []
+    for _, rows in results.groupby("seed"):
+        predictions = np.stack([np.frombuffer(p, np.uint8) for p in rows.sort_values("sigma_w")["predictions"]])
+        tables.append(100 * (predictions[:, None] != predictions[None]).mean(-1))
+    scales = sorted(results["sigma_w"].unique())
+    return pd.DataFrame(np.mean([t for t in tables if len(t) == len(scales)], axis=0), index=scales, columns=scales)
 
 
 def effective_lr(row: pd.Series) -> np.ndarray:

@@ -382,6 +382,27 @@ def gradient_paths(cells: Cells, name: str, caption: str) -> Picture:
     return picture(figure, name, caption, "Sum of squared gradients along the way, against σ_w. " + " ".join(sentences), pd.concat(cells.values()))
 
 
+def disagreement_maps(cells: Cells, name: str, caption: str) -> Picture:
+    """Share of test images on which networks of two scales disagree, a map for each cell, mean over seeds."""
+    maps = {cell: metrics.disagreement_map(rows) for cell, rows in cells.items()}
+    top = max(table.to_numpy().max() for table in maps.values())
+    with matplotlib.rc_context(_THEME):
+        figure, axes = _axes(len(maps), 3.5 * len(maps), 3.6)
+        sentences = []
+        for ax, (cell, table) in zip(axes, maps.items(), strict=True):
+            for (row, column), value in np.ndenumerate(table.to_numpy()):
+                box = matplotlib.patches.Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=_looks(cells)[cell]["color"], alpha=0.75 * value / top, linewidth=0)
+                ax.add_patch(box)
+                ax.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=10)
+            names, limits = [f"{scale:g}" for scale in table], (-0.5, len(table) - 0.5)
+            ax.set_xticks(range(len(table)), names)
+            ax.set_yticks(range(len(table)), names)
+            ax.set(title=label(cell), xlabel=r"$\sigma_w$", ylabel=r"$\sigma_w$" if ax is axes[0] else "", xlim=limits, ylim=limits)
+            ax.grid(False)
+            sentences.append(f"{label(cell)}: {table.iloc[0, -1]:.1f} % between the smallest and the largest scale.")
+    return picture(figure, name, caption, "Maps of disagreement between scales, in percent of test images. " + " ".join(sentences), pd.concat(cells.values()))
+
+
 def _all(panels: dict[str, Cells]) -> pd.DataFrame:
     return pd.concat([rows for cells in panels.values() for rows in cells.values()]).drop_duplicates("run_id")
 

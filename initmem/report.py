@@ -323,6 +323,50 @@ def each(cells: Cells, words: Callable[[pd.DataFrame], str]) -> str:
     return "; ".join(f"{label(name)} {words(rows)}" for name, rows in cells.items())
 
 
+def noise_table(panels: dict[str, Cells]) -> pd.DataFrame:
+    """A row a recipe of the book: its spread with interval, the spread that seeds alone would give, and p."""
+    rows = []
+    for title, cells in panels.items():
+        for name, mine in cells.items():
+            if mine["sigma_w"].nunique() > 1 and mine["seed"].nunique() > 1:
+                spread, (floor, p) = metrics.spread(mine), metrics.noise_floor(mine)
+                rows.append(
+                    {"claim": title, "recipe": label(name), "spread (pp)": _bracket(spread, ".1f"), "noise floor (pp)": f"{floor:.1f}"}
+                    | {"p": _p_words(p), "beyond seeds": "yes" if spread.value > floor else "no", "seeds": spread.n}
+                )
+    return pd.DataFrame(rows)
+
+
+def disagreement_table(cells: Cells) -> pd.DataFrame:
+    """A row a recipe: disagreement over scale and over seed, and what the accuracies alone demand of the former."""
+    rows = []
+    for name, mine in cells.items():
+        ends = metrics.by_seed(mine).mean().iloc[[0, -1]]
+        rows.append(
+            {
+                "recipe": label(name),
+                "smallest against largest σ_w (%)": _bracket(metrics.disagreement_over(mine, "sigma_w"), ".1f"),
+                "demanded by accuracy (%)": f"{100 * abs(ends.iloc[1] - ends.iloc[0]):.1f}",
+                "seed against seed (%)": _bracket(metrics.disagreement_over(mine, "seed"), ".1f"),
+                "seeds": mine["seed"].nunique(),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def verdict_page(claim: Claim) -> Page:
+    """A claim on the page of verdicts: what the paper says, a card for each preset with runs, and what a sceptic would say."""
+    shipped = store.current(store.read(cached=False))
+    parts = [f"<p>{html.escape(claim.statement)} <em>The paper:</em> {html.escape(_paper_figure(claim))} ({html.escape(claim.paper.condition)}).</p>"]
+    for preset in PRESETS:
+        rows = at_hand(claim, preset, shipped)
+        if len(rows):
+            parts.append(_card(claim.verdict(claim.split(rows, preset=preset)), f"{preset} ({len(rows)} runs, {rows['seed'].nunique()} seeds)"))
+    if len(parts) == 1:
+        parts.append("<p>No runs yet.</p>")
+    return Page("".join(parts) + f"<p><strong>A sceptic would say:</strong> {html.escape(claim.sceptic)}</p>")
+
+
 class Page(str):
     """A piece of HTML that displays itself in a notebook, with subscripts for symbols such as σ_w and T_SGD."""
 
