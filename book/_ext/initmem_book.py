@@ -1,6 +1,7 @@
 """What this book needs from Sphinx beyond Jupyter Book: an execution cache that knows when it is stale, light pages."""
 
 import hashlib
+import os
 import platform
 import re
 import shutil
@@ -48,11 +49,28 @@ def set_execution_cache(app: Sphinx, config: Any) -> None:
     config.nb_execution_cache_path = str(current)
 
 
+def set_address(app: Sphinx, config: Any) -> None:
+    """Where the publishing workflow names the repository, link it, and offer Binder, which installs environment.yml."""
+    if address := os.environ.get("INITMEM_REPOSITORY"):
+        config.html_theme_options |= {
+            "repository_url": address,
+            "repository_branch": os.environ.get("INITMEM_BRANCH", "main"),
+            "use_repository_button": True,
+            "launch_buttons": {"binderhub_url": "https://mybinder.org", "notebook_interface": "jupyterlab"},
+        }
+
+
 def add_math(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: Any) -> None:
     """Load KaTeX's style and our few lines that call it, where Sphinx loads KaTeX: on pages with math."""
     if app.registry.html_assets_policy == "always" or app.env.get_domain("math").has_equations(pagename):
         app.add_css_file("katex/katex.min.css")
         app.add_js_file("katex/render.js", defer="defer")
+
+
+def plain_citations(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: Any) -> None:
+    """Drop docutils' roles from the bibliography: its list has no list items, and the role of an entry is deprecated."""
+    body = context.get("body", "")
+    context["body"] = body.replace('<div role="list" class="citation-list">', '<div class="citation-list">').replace(' role="doc-biblioentry"', "")
 
 
 def slim_icons(app: Sphinx, exception: Exception | None) -> None:
@@ -116,7 +134,9 @@ def setup(app: Sphinx) -> dict[str, Any]:
     # autodoc puts its stand-ins away between two modules and then would import the real torch to read its sources.
     sys.meta_path.insert(0, MockFinder(["torch", "torchvision"]))
     app.connect("config-inited", set_execution_cache)
+    app.connect("config-inited", set_address)
     app.connect("html-page-context", add_math)
+    app.connect("html-page-context", plain_citations)
     app.connect("build-finished", slim_icons)
     app.connect("autodoc-process-docstring", read_docstring, priority=400)
     app.connect("autodoc-process-signature", shorten_signature)

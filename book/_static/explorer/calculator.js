@@ -96,6 +96,7 @@
     plot.setAttribute("role", "img");
     plot.setAttribute("aria-label", `Spread against ${label}; this recipe is at ${number(now)}. ` +
       like.map((other) => `${nameOf(other)}: ${label} ${number(other.time)}, spread ${other.spread.toFixed(1)} percentage points`).join("; "));
+    for (const group of plot.querySelectorAll("g[aria-label]")) group.removeAttribute("aria-label"); // no name without a role
     part("figure").replaceChildren(plot);
   };
 

@@ -81,6 +81,7 @@
     const svg = plot.matches("svg") ? plot : plot.querySelector("svg");
     svg.setAttribute("role", "img");
     svg.setAttribute("aria-label", label);
+    for (const group of svg.querySelectorAll("g[aria-label]")) group.removeAttribute("aria-label"); // no name without a role
     place.replaceChildren(plot);
     return plot;
   };

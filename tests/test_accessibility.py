@@ -1,0 +1,42 @@
+"""Every built page by axe-core's rules, in the light and in the dark, and a reader without scripts."""
+
+import pytest
+
+from test_pages import Visit, browser, pages, site  # noqa: F401  (fixtures)
+
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+
+
+def violations(page) -> list[str]:
+    """Serious and critical violations, each with its rule, the first elements, and what axe says of them."""
+    found = axe.Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    return [
+        f"{one['id']} ({one['impact']}): {node['html'][:160]} … {' '.join(node['failureSummary'].split())[:240]}"
+        for one in found if one["impact"] in ("serious", "critical") for node in one["nodes"][:4]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", pages())
+def test_page_is_accessible(browser, site, name, scheme):  # noqa: F811
+    with Visit(browser, site, name, scheme, 1360) as visit:
+        assert violations(visit.page) == []
+
+
+def test_axe_finds_what_it_should(browser):  # noqa: F811
+    page = browser.new_page()
+    page.set_content("<html lang=en><title>t</title><main><h1>t</h1><img src='data:,'><input></main></html>")
+    assert {line.split(" ")[0] for line in violations(page)} == {"image-alt", "label"}
+    page.close()
+
+
+@pytest.mark.parametrize("name", ["book/explorer", "book/calculator"])
+def test_interactive_page_without_scripts(browser, site, name):  # noqa: F811
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{site}/{name}.html")
+    assert page.locator("noscript").count()
+    assert not page.locator("form.explorer-form").first.is_visible()
+    if name == "book/explorer":
+        assert page.locator("figure.initmem-figure svg").first.is_visible()
+    context.close()
