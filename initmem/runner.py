@@ -3,18 +3,22 @@
 import hashlib
 import importlib.util
 import math
+import numbers
 import os
+import platform
 import tempfile
+import threading
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
-from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, CancelledError, Executor, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pandas as pd
 from tqdm import tqdm
 
 from initmem import data, store
+from initmem.cluster import add_mark
 from initmem.config import InitmemError, Interrupted, Run, cache_dir
 
 MAX_LANES = 8  # more give nothing further on digits
@@ -22,32 +26,54 @@ LANES_BELOW = 10**6  # batch × pixels × width² of a step; below it overhead r
 
 
 def sweep(
-    runs: Sequence[Run],
+    runs: Iterable[Run],
     *,
     jobs: int | None = None,
     executor: Executor | None = None,
+    threads: int | None = None,
     fresh: bool = False,
     progress: bool = True,
 ) -> pd.DataFrame:
     """One row for each run, in order: read from shipped or stored results, trained where there are none.
 
-    `jobs` processes share the processors (default: chosen by the size of the network); any concurrent.futures
-    `executor` takes their place. `fresh` trains everything anew. Rows of one table come from one copy of a data set.
-    A run that raised is a row of status `failed`, which is not stored. Raises InitmemError for bad input.
+    `jobs` processes of `threads` threads share the processors (default: chosen by the size of the network). Any
+    concurrent.futures `executor` takes their place; `jobs` then says how many tasks it works on at once. `fresh` trains
+    everything anew. Rows of one table come from one copy of a data set. A run that raised, or whose process died twice,
+    is a row of status `failed`, which is not stored. Raises InitmemError for bad input.
     """
-    runs = list(dict.fromkeys(runs))
-    if not runs:
-        raise InitmemError("there are no runs to sweep: give at least one")
+    runs = _checked(runs, jobs, executor, threads)
     table = store.current(store.read()) if not fresh else store.read().head(0)
-    fingerprints = {name: choose_copy(name, runs, table) for name in {run.dataset for run in runs}}
-    ids = {run: run.run_id(fingerprints[run.dataset]) for run in runs if fingerprints[run.dataset]}
-    known = set(table["run_id"])
-    missing = [run for run in runs if ids.get(run) not in known]
-    trained = _train(missing, jobs, executor, progress, fresh) if missing else []
-    ids |= {Run(**{name: row[name] for name in store.RUN_FIELDS}): row["run_id"] for row in trained}
+    missing = find_missing(runs, table)
+    trained = _train(missing, jobs, executor, threads, progress, fresh) if missing else []
     rows = pd.DataFrame(trained, columns=store.SCHEMA.names)
     everything = pd.concat([frame for frame in (table, rows) if len(frame)], ignore_index=True)
-    return everything.set_index("run_id", drop=False).loc[[ids[run] for run in runs]].reset_index(drop=True)
+    copies = {name: choose_copy(name, runs, everything) for name in {run.dataset for run in runs}}
+    wanted = [run.run_id(copies[run.dataset]) for run in runs]
+    return everything.set_index("run_id", drop=False).loc[wanted].reset_index(drop=True)
+
+
+def _checked(runs: Iterable[Run], jobs: object, executor: object, threads: object) -> list[Run]:
+    """The runs, each once. Raises InitmemError for anything that cannot be swept."""
+    if isinstance(runs, Run | str) or not isinstance(runs, Iterable):
+        raise InitmemError(f"sweep takes a list of runs, not {str(runs)!r}: give it as [run], or build one with initmem.grid")
+    runs = list(runs)
+    if not runs:
+        raise InitmemError("there are no runs to sweep: give at least one")
+    for run in runs:
+        if not isinstance(run, Run):
+            raise InitmemError(f"{run!r} is not a run: build runs with initmem.preset and initmem.grid")
+    for name, value in {"jobs": jobs, "threads": threads}.items():
+        if value is not None and (not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < 1):
+            raise InitmemError(f"{name} = {value!r} is not allowed: give a whole number of 1 or more")
+    if executor is not None and not isinstance(executor, Executor):
+        raise InitmemError(f"executor = {executor!r} is not allowed: give a concurrent.futures.Executor")
+    return list(dict.fromkeys(runs))
+
+
+def find_missing(runs: Sequence[Run], table: pd.DataFrame) -> list[Run]:
+    """The runs that no row of the table answers for, one copy of each data set."""
+    copies, known = {name: choose_copy(name, runs, table) for name in {run.dataset for run in runs}}, set(table["run_id"])
+    return [run for run in runs if not copies[run.dataset] or run.run_id(copies[run.dataset]) not in known]
 
 
 def choose_copy(name: str, runs: Sequence[Run], table: pd.DataFrame) -> str | None:
@@ -63,82 +89,161 @@ def choose_copy(name: str, runs: Sequence[Run], table: pd.DataFrame) -> str | No
     return local
 
 
-def _train(runs: Sequence[Run], jobs: int | None, executor: Executor | None, progress: bool, fresh: bool) -> list[dict]:
-    """Train runs in lanes and processes; store each as it finishes."""
+def _train(
+    runs: Sequence[Run], jobs: int | None, executor: Executor | None, threads: int | None, progress: bool, fresh: bool
+) -> list[dict]:
+    """Train runs in lanes and processes; store each as it finishes. Returns all rows, failed ones last."""
+    _check_machine(runs, executor)
+    cores = available_cores()
+    jobs = jobs or (cores if all(is_tiny(run) for run in runs) else 1)
+    groups = lanes(runs, jobs)
+    jobs = min(jobs, len(groups))
+    pool, parent = (executor, None) if executor else (Processes(jobs), os.getpid())
+    threads = threads or (None if executor else max(1, cores // jobs))
+    finished, failed, tasks = [], [], {}
+    with tempfile.TemporaryDirectory() as folder, tqdm(
+        total=sum(run.epochs for run in runs), unit="epoch", smoothing=0.05, disable=not progress, desc=f"training {len(runs)} runs"
+    ) as bar:
+        try:
+            for index, group in enumerate(groups):
+                mark = Path(folder, str(index))
+                tasks[_submit(pool, group, _ids(group), threads, mark, parent)] = group, mark
+            for task in _as_they_end(tasks, bar):
+                rows = _rows(task, tasks[task][0])
+                if rows[0]["status"] == "failed":
+                    failed += rows
+                    continue
+                store.append(rows)
+                checkpoint_of([row["run_id"] for row in rows]).unlink(missing_ok=True)  # not before it is stored
+                finished += rows
+        except (KeyboardInterrupt, CancelledError) as error:
+            kind, word = (Interrupted, "stopped") if isinstance(error, KeyboardInterrupt) else (InitmemError, "the executor is lost")
+            raise kind(
+                f"{word}: {len(finished)} of {len(runs)} runs are finished and stored; the same command"
+                f"{', without --fresh,' if fresh else ''} trains the other {len(runs) - len(finished)}"
+            ) from None
+        finally:
+            for task in tasks:
+                task.cancel()
+            if not executor:
+                pool.shutdown()
+    for row in failed:
+        warnings.warn(f"run {row['run_id']} failed and is left out of the store: {row['error']}", stacklevel=3)
+    return finished + failed
+
+
+def _submit(pool: Executor, *arguments: object) -> Future:
+    try:
+        return pool.submit(train_group, *arguments)
+    except RuntimeError as error:  # shut down, or broken before it began
+        raise InitmemError(f"the executor takes no runs ({error}): give one that is open") from None
+
+
+def _as_they_end(tasks: dict[Future, tuple[list[Run], Path]], bar: tqdm) -> Iterator[Future]:
+    """Tasks as they end, finished before failed, so that a fault stops the sweep after they are stored. Moves the bar."""
+    pending = set(tasks)
+    while pending:
+        wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
+        done = {task for task in pending if task.done()}  # wait() overlooks a task that was cancelled without notice
+        pending -= done
+        yield from sorted(done, key=lambda task: task.cancelled() or task.exception() is not None)
+        bar.update(sum(_epochs(task, *tasks[task]) for task in tasks) - bar.n)
+
+
+def _check_machine(runs: Sequence[Run], executor: Executor | None) -> None:
+    """Say what is missing or wrong on this machine once, before any process starts."""
     if importlib.util.find_spec("torch") is None:
         raise InitmemError(
             f"{len(runs)} of these runs are neither shipped nor stored, and training them needs torch: "
             "install it with `pip install 'initmem[train]'`"
         )
     for name in {run.dataset for run in runs}:
-        data.load(name)  # missing or damaged data is said here, once, before any process starts
+        data.load(name)
     store.check_writable()
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    jobs = jobs or (cores if all(is_tiny(run) for run in runs) else 1)
-    groups = lanes(runs, jobs)
-    jobs = min(jobs, len(groups))
-    epochs = sum(run.epochs for run in runs)
-    finished, failed = [], []
-    with tempfile.TemporaryDirectory() as folder, tqdm(
-        total=epochs, unit="epoch", smoothing=0.05, disable=not progress, desc=f"training {len(runs)} runs"
-    ) as bar:
-        marks = [Path(folder) / str(index) for index in range(len(groups))]
-        pool, tasks = executor or _pool(jobs), {}
+    if os.environ.get("INITMEM_DEVICE") and not executor:
+        from initmem.engine import prepare
+
+        prepare(runs[0])
+
+
+def available_cores() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _ids(group: Sequence[Run]) -> list[str]:
+    """Ids of runs on the local copy of their data set."""
+    return [run.run_id(data.known_fingerprint(run.dataset)) for run in group]
+
+
+def _epochs(task: Future, group: Sequence[Run], mark: Path) -> int:
+    """Epochs behind a group, over all its runs."""
+    done = group[0].epochs if task.done() else mark.stat().st_size if mark.exists() else 0
+    return len(group) * min(done, group[0].epochs)  # a task begun anew marks some epochs twice
+
+
+class Processes(Executor):
+    """`jobs` processes, each behind a thread of its own.
+
+    A process that dies (killed, out of memory) so takes no other with it; its task is tried once more in a new one.
+    """
+
+    def __init__(self, jobs: int):
+        self.threads, self.own, self.pools, self.closed = ThreadPoolExecutor(jobs), threading.local(), [], False
+
+    def submit(self, task: Callable, /, *arguments: object) -> Future:
+        return self.threads.submit(self._attempt, task, *arguments)
+
+    def _attempt(self, task: Callable, *arguments: object, again: bool = True) -> object:
+        from loky import ProcessPoolExecutor  # unlike the standard library's, it needs no __main__ guard in a script
+
+        if not hasattr(self.own, "pool"):
+            self.own.pool = ProcessPoolExecutor(1)
+            self.pools.append(self.own.pool)
         try:
-            tasks = {
-                pool.submit(train_group, group, *([max(1, cores // jobs), mark, os.getpid()] if executor is None else [None, mark])): group
-                for group, mark in zip(groups, marks, strict=True)
-            }
-            pending = set(tasks)
-            while pending:
-                done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
-                for task in done:
-                    rows = _rows(task, tasks[task])
-                    (failed if rows[0]["status"] == "failed" else finished).extend(rows)
-                    if rows[0]["status"] != "failed":
-                        store.append(rows)
-                        checkpoint_of([row["run_id"] for row in rows]).unlink(missing_ok=True)  # not before it is stored
-                bar.update(sum(mark.stat().st_size * len(group) for mark, group in zip(marks, groups) if mark.exists()) - bar.n)
-        except KeyboardInterrupt:
-            left = len(runs) - len(finished)
-            raise Interrupted(
-                f"stopped: {len(finished)} of {len(runs)} runs are finished and stored; the same command"
-                f"{', without --fresh,' if fresh else ''} trains the other {left}"
-            ) from None
-        finally:
-            for task in tasks:
-                task.cancel()
-            if executor is None:
-                pool.shutdown(wait=True, kill_workers=True)
-    for row in failed:
-        warnings.warn(f"run {row['run_id']} failed and is left out of the store: {row['error']}", stacklevel=3)
-    return finished + failed
+            return self.own.pool.submit(task, *arguments).result()
+        except BrokenExecutor:
+            del self.own.pool
+            if self.closed or not again:
+                raise
+        return self._attempt(task, *arguments, again=False)
 
-
-def _pool(jobs: int) -> Executor:
-    from loky import ProcessPoolExecutor  # unlike the standard library's, it needs no __main__ guard in a script
-
-    return ProcessPoolExecutor(jobs)
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """End all processes at once; their checkpoints keep what they had."""
+        self.closed = True
+        self.threads.shutdown(wait=False, cancel_futures=True)
+        for pool in self.pools:
+            pool.shutdown(wait=wait, kill_workers=True)
 
 
 def _rows(task: Future, group: Sequence[Run]) -> list[dict]:
     """A task's records, or rows of status `failed` that name the error. Bad input stops the sweep."""
     error = task.exception()
-    if isinstance(error, InitmemError):
+    if isinstance(error, InitmemError | KeyboardInterrupt):
         raise error
     if isinstance(error, ImportError):  # it would fail for every run: a torch that is there but broken, say
         raise InitmemError(f"the training half cannot be loaded ({error}): install it with `pip install 'initmem[train]'`")
     if error is None:
         return task.result()
-    copy = data.known_fingerprint(group[0].dataset) or ""
     reason = f"{type(error).__name__}: {error}".splitlines()[0]
-    return [dict(run.model_dump(), run_id=run.run_id(copy), status="failed", error=reason) for run in group]
+    if isinstance(error, BrokenExecutor):
+        reason = "its process died, as when it is killed or memory runs out: try fewer jobs"
+    return [dict(run.model_dump(), run_id=name, status="failed", error=reason) for run, name in zip(group, _ids(group), strict=True)]
 
 
 def is_tiny(run: Run) -> bool:
     """Whether overhead, not arithmetic, sets the time of a step, so that lanes pay."""
-    pixels = math.prod(data.load(run.dataset).train_images.shape[1:3])
-    return run.batch_size * pixels * run.width**2 < LANES_BELOW
+    height, width, _ = data_shape(run.dataset)[0]
+    return run.batch_size * height * width * run.width**2 < LANES_BELOW
+
+
+def data_shape(name: str) -> tuple[tuple[int, int, int], int]:
+    """(H, W, C) and number of classes; of the sets that initmem knows also where they are not here yet."""
+    known = {"digits": (8, 8, 1), **data.IMAGE_SHAPES}
+    if name in known:
+        return known[name], 10
+    found = data.load(name)
+    return found.train_images.shape[1:], len(found.classes)
 
 
 def lanes(runs: Sequence[Run], jobs: int) -> list[list[Run]]:
@@ -159,24 +264,35 @@ def checkpoint_of(run_ids: Sequence[str]) -> Path:
     return cache_dir("checkpoints", hashlib.sha256(",".join(run_ids).encode()).hexdigest()[:16] + ".pt")
 
 
-def train_group(runs: Sequence[Run], threads: int | None, mark: Path | None, parent: int | None = None) -> list[dict]:
-    """Train one group in this process. `mark` grows by one byte an epoch: progress that crosses processes.
+def train_group(
+    runs: Sequence[Run], run_ids: Sequence[str], threads: int | None, mark: Path | None, parent: int | None = None
+) -> list[dict]:
+    """Train one group in this process. `mark` grows by one byte an epoch: progress that crosses processes and machines.
 
-    A process whose `parent` has gone ends itself at the next epoch; the checkpoint keeps what it had.
+    Raises InitmemError where this machine lacks the data set or has another copy of it than `run_ids` stand for. A
+    process whose `parent` has gone ends itself at the next epoch; the checkpoint keeps what it had.
     """
     import torch
 
     from initmem.train import train
 
+    name = runs[0].dataset
+    try:
+        copy = data.load(name)
+    except InitmemError as error:
+        raise InitmemError(f"on {platform.node()}: {error}" if not parent else str(error)) from None
+    if [run.run_id(copy.fingerprint) for run in runs] != list(run_ids):
+        raise InitmemError(
+            f"{platform.node()} has another copy of {name} ({copy.fingerprint}) or another version of initmem than the machine "
+            "that sweeps: give every worker the same"
+        )
     if threads:
         torch.set_num_threads(threads)
-    copy = data.load(runs[0].dataset)
 
     def on_epoch() -> None:
         if parent and os.getppid() != parent:
             os._exit(1)
-        if mark and mark.parent.exists():
-            with mark.open("ab") as file:
-                file.write(b".")
+        if mark:
+            add_mark(mark)
 
-    return train(runs, copy, on_epoch=on_epoch, checkpoint=checkpoint_of([run.run_id(copy.fingerprint) for run in runs]))
+    return train(runs, copy, on_epoch=on_epoch, checkpoint=checkpoint_of(run_ids))

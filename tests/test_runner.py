@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pandas as pd
 import pytest
 
 from initmem import runner, store
-from initmem.config import InitmemError, grid, preset
+from initmem.config import InitmemError, cache_dir, grid, preset
 
 TINY = preset("digits").replace(epochs=1, train_size=64, val_size=32)
 RUNS = grid(TINY, seed=[0, 1], sigma_w=[0.5, 1.0, 2.0])
@@ -65,10 +66,10 @@ def test_lanes_hold_runs_that_differ_in_scale_alone():
 def test_a_run_that_raises_is_a_failed_row_and_the_sweep_goes_on(own_store, monkeypatch):
     real = runner.train_group
 
-    def sometimes(group, threads, mark, parent=None):
+    def sometimes(group, *arguments):
         if group[0].seed == 0:
             raise MemoryError("no room")
-        return real(group, threads, mark)
+        return real(group, *arguments)
 
     monkeypatch.setattr(runner, "train_group", sometimes)
     with concurrent.futures.ThreadPoolExecutor(1) as executor, pytest.warns(UserWarning, match="MemoryError: no room"):
@@ -88,31 +89,123 @@ def test_one_copy_of_the_data_answers_for_a_sweep(own_store):
     assert runner.choose_copy("digits", RUNS[:3], foreign) == table["data_fingerprint"].iloc[0]
 
 
-def test_bad_input_stops_before_anything_runs(own_store):
-    with pytest.raises(InitmemError, match="no runs"):
-        runner.sweep([])
-    with pytest.raises(InitmemError, match="more than the 797"):
-        runner.sweep([preset("digits").replace(train_size=790, epochs=1)], jobs=1, progress=False)
-    with pytest.raises(InitmemError, match="cifar10"):
-        runner.sweep([preset("laptop")], progress=False)
+BAD = [
+    (RUNS[0], {}, "sweep takes a list of runs, not .*: give it as \\[run\\]"),
+    ("digits", {}, "sweep takes a list of runs, not 'digits'"),
+    (None, {}, "sweep takes a list of runs, not 'None'"),
+    (["digits"], {}, "'digits' is not a run: build runs with initmem.preset"),
+    ([[RUNS[0]]], {}, "is not a run"),
+    ([], {}, "there are no runs to sweep"),
+    (RUNS, dict(jobs=0), "jobs = 0 is not allowed: give a whole number of 1 or more"),
+    (RUNS, dict(jobs=-2), "jobs = -2 is"),
+    (RUNS, dict(jobs=1.5), "jobs = 1.5 is"),
+    (RUNS, dict(jobs="2"), "jobs = '2' is"),
+    (RUNS, dict(jobs=True), "jobs = True is"),
+    (RUNS, dict(threads=0), "threads = 0 is"),
+    (RUNS, dict(executor=4), "executor = 4 is not allowed: give a concurrent.futures.Executor"),
+    (grid(TINY.replace(train_size=790)), {}, "more than the 797"),
+    (grid(preset("laptop")), {}, "cifar10"),
+]
+
+
+@pytest.mark.parametrize(("runs", "options", "message"), BAD, ids=[case[2] for case in BAD])
+def test_bad_input_is_one_sentence(own_store, runs, options, message):
+    with pytest.raises(InitmemError, match=message) as error:
+        runner.sweep(runs, progress=False, **options)
+    assert "\n" not in str(error.value) and not list(store.results_dir().glob("*.parquet"))
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:99", "meta"])
+def test_an_unknown_device_is_refused_before_a_process_starts(own_store, monkeypatch, name):
+    monkeypatch.setenv("INITMEM_DEVICE", name)
+    monkeypatch.setattr(runner, "Processes", None)
+    with pytest.raises(InitmemError, match=f"INITMEM_DEVICE.* '{name}'.*: choose (from )?cpu"):
+        runner.sweep(RUNS, progress=False)
+
+
+def test_an_executor_that_is_closed_or_gives_up_is_one_sentence(own_store):
+    closed = concurrent.futures.ThreadPoolExecutor(1)
+    closed.shutdown()
+    with pytest.raises(InitmemError, match="the executor takes no runs .*: give one that is open"):
+        runner.sweep(RUNS, executor=closed, progress=False)
+
+    class GivesUp(concurrent.futures.Executor):
+        def submit(self, task, group, *arguments):
+            future = concurrent.futures.Future()
+            if group[0].seed == 0:
+                future.set_result(runner.train_group(group, *arguments))
+            else:
+                future.cancel()
+            return future
+
+    with pytest.raises(InitmemError, match="the executor is lost: 3 of 6 runs are finished and stored; the same command trains"):
+        runner.sweep(RUNS, executor=GivesUp(), jobs=1, progress=False)
+    assert len(store.read(shipped=False)) == 3
+
+
+def die(group, *arguments):
+    """Trains, but for the second seed its process is killed: always, or the first time only."""
+    if group[0].seed == 1:
+        first = store.results_dir().with_name("killed")
+        if first.is_file():
+            return real_train_group(group, *arguments)
+        if first.parent.joinpath("once").exists():
+            first.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real_train_group(group, *arguments)
+
+
+real_train_group = runner.train_group
+
+
+def test_a_process_that_dies_costs_no_other_run(own_store, monkeypatch):
+    """Twice dead: failed rows, and the others go on. Once: tried again, and all is there."""
+    monkeypatch.setattr(runner, "train_group", die)
+    with pytest.warns(UserWarning, match="its process died"):
+        results = runner.sweep(RUNS, jobs=2, progress=False)
+    assert list(results["status"]) == ["finished"] * 3 + ["failed"] * 3
+    kept = store.read(shipped=False)
+    assert len(kept) == 3 and store.verify() == []
+    store.results_dir().with_name("once").touch()
+    again = runner.sweep(RUNS, jobs=2, progress=False)
+    assert store.results_dir().with_name("killed").exists() and list(again["status"]) == ["finished"] * 6
+    assert set(kept["run_id"]) < set(again["run_id"])
+
+
+def start_sweep(runs, jobs=1):
+    """The same sweep in a process group of its own."""
+    code = f"""
+from initmem import runner
+from initmem.config import Run
+runner.sweep([Run(**fields) for fields in {[run.model_dump() for run in runs]!r}], jobs={jobs}, progress=False)
+"""
+    return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, start_new_session=True)
 
 
 def test_a_killed_sweep_keeps_what_is_finished(own_store):
-    """SIGKILL while training; then the same sweep trains only what is missing."""
-    code = f"""
-from initmem.config import *
-from initmem import runner
-runner.sweep(grid(Run(**{TINY.replace(epochs=30).model_dump()!r}), seed=range(6), sigma_w=[0.5, 1.0]), jobs=1)
-"""
-    process = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, start_new_session=True)
-    deadline = time.monotonic() + 300
-    while len(list(store.results_dir().glob("*.parquet"))) < 2 and time.monotonic() < deadline:
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    """SIGKILL at random moments; then the same sweep trains only what is missing, and no row has changed."""
+    runs, rng = grid(TINY.replace(epochs=10), seed=range(30), sigma_w=[0.5, 1.0]), random.Random(0)
     kept = store.read(shipped=False)
-    assert len(kept) >= 2 and store.verify() == []
-    again = runner.sweep(grid(TINY.replace(epochs=30), seed=range(6), sigma_w=[0.5, 1.0]), jobs=1, progress=False)
-    assert len(again) == 12 and set(again["status"]) == {"finished"}
-    merged = again.merge(kept, on="run_id", suffixes=("", "_before"))
-    assert (merged["test_accuracy"] == merged["test_accuracy_before"]).all()
+    for more in (1, 7, 15):
+        process, deadline = start_sweep(runs), time.monotonic() + 120
+        while len(list(store.results_dir().glob("*.parquet"))) < len(kept) + more and time.monotonic() < deadline:
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 0.2))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        before, kept = kept, store.read(shipped=False)
+        assert len(kept) >= len(before) + more and store.verify() == []
+        both = before.merge(kept, on="run_id")
+        assert len(both) == len(before) and both["wall_seconds_x"].equals(both["wall_seconds_y"]), "none was trained twice"
+    with concurrent.futures.ThreadPoolExecutor(1) as executor:
+        again = runner.sweep(runs, executor=executor, jobs=1, progress=False)
+    assert len(again) == len(kept.merge(again, on="run_id")) + 60 - len(kept) and set(again["status"]) == {"finished"}
+    assert not list(cache_dir("checkpoints").glob("*"))
+
+
+def test_two_sweeps_at_once_share_a_store(own_store):
+    runs = grid(TINY.replace(epochs=4), seed=range(8), sigma_w=[0.5, 1.0])
+    both = [start_sweep(runs), start_sweep(runs[::-1])]
+    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    assert len(store.read(shipped=False)) == len(runs) and store.verify() == []
+    assert sorted(path.suffix for path in store.results_dir().iterdir()) == [".parquet"] * len(runs), "nothing half-written"
