@@ -354,19 +354,6 @@ def disagreement_table(cells: Cells) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def verdict_page(claim: Claim) -> Page:
-    """A claim on the page of verdicts: what the paper says, a card for each preset with runs, and what a sceptic would say."""
-    shipped = store.current(store.read(cached=False))
-    parts = [f"<p>{html.escape(claim.statement)} <em>The paper:</em> {html.escape(_paper_figure(claim))} ({html.escape(claim.paper.condition)}).</p>"]
-    for preset in PRESETS:
-        rows = at_hand(claim, preset, shipped)
-        if len(rows):
-            parts.append(_card(claim.verdict(claim.split(rows, preset=preset)), f"{preset} ({len(rows)} runs, {rows['seed'].nunique()} seeds)"))
-    if len(parts) == 1:
-        parts.append("<p>No runs yet.</p>")
-    return Page("".join(parts) + f"<p><strong>A sceptic would say:</strong> {html.escape(claim.sceptic)}</p>")
-
-
 class Page(str):
     """A piece of HTML that displays itself in a notebook, with subscripts for symbols such as σ_w and T_SGD."""
 
@@ -396,6 +383,19 @@ def _card(verdict: Verdict, title: str) -> str:
         f"{html.escape(verdict.title.capitalize())} on {html.escape(title)}</p>"
         f"<p>{html.escape(verdict.reason[0].upper() + verdict.reason[1:])}.</p><ul>{lines}</ul></div>"
     )
+
+
+def verdict_page(claim: Claim) -> Page:
+    """A claim on the page of verdicts: what the paper says, a card for each preset with runs, and what a sceptic would say."""
+    shipped = store.current(store.read(cached=False))
+    parts = [f"<p>{html.escape(claim.statement)} <em>The paper:</em> {html.escape(_paper_figure(claim))} ({html.escape(claim.paper.condition)}).</p>"]
+    for preset in PRESETS:
+        rows = at_hand(claim, preset, shipped)
+        if len(rows):
+            parts.append(_card(claim.verdict(claim.split(rows, preset=preset)), f"{preset} ({len(rows)} runs, {rows['seed'].nunique()} seeds)"))
+    if len(parts) == 1:
+        parts.append("<p>No runs yet.</p>")
+    return Page("".join(parts) + f"<p><strong>A sceptic would say:</strong> {html.escape(claim.sceptic)}</p>")
 
 
 def scoreboard_page(pages: bool = True) -> Page:
