@@ -202,3 +202,34 @@ def test_fit_at_the_largest_scale_ignores_the_others():
     results = table([[0.9, 0.8]] * 2)
     results["train_accuracy"] = [np.array([0.5, 1.0 if s < 1 else 0.9]) for s in results["sigma_w"]]
     assert metrics.interpolated_at_largest(results).value == 0 and metrics.interpolated_share(results).value == 0.5
+
+
+def test_distance_of_curves_is_the_largest_difference():
+    a, b = table([[0.9, 0.8, 0.7]] * 3), table([[0.9, 0.83, 0.71]] * 3, precision="bf16")
+    assert metrics.curve_distance(a, b).value == pytest.approx(3.0)
+
+
+def test_disagreement_over_scale_and_over_seed():
+    results = table([[0.5, 0.5, 0.5]] * 2)
+    classes = {(0, 0.5): [0, 0, 0, 0], (0, 1.0): [0, 0, 0, 1], (0, 1.5): [0, 0, 1, 1], (1, 0.5): [2, 2, 2, 2], (1, 1.0): [2, 0, 2, 2], (1, 1.5): [2, 2, 2, 2]}
+    results["predictions"] = [bytes(classes[row["seed"], row["sigma_w"]]) for _, row in results.iterrows()]
+    assert metrics.disagreement_over(results, "sigma_w").value == pytest.approx(25.0), "2 of 4 images at one seed, none at the other"
+    assert metrics.disagreement_over(results, "seed").value == pytest.approx(100 * (1 + 0.75 + 1) / 3)
+    between = metrics.disagreement_map(results)
+    assert between.loc[0.5, 1.5] == pytest.approx(25.0) and between.loc[0.5, 1.0] == pytest.approx(25.0) and between.loc[1.0, 1.0] == 0
+    with pytest.raises(InitmemError, match="two seeds"):
+        metrics.disagreement_over(results[results["seed"] == 0], "seed")
+
+
+def test_the_path_of_gradients_comes_from_the_norms_alone():
+    """Steps orthogonal to the kernel: ‖W‖² grows by η²‖g‖², and the sum of ‖W‖²‖g‖² must come back."""
+    rate, head, squares, path = 0.1, 3.0, [4.0], 0.0
+    for gradient in (0.5, 0.4, 0.3):
+        path += squares[-1] * gradient**2
+        squares.append(squares[-1] + rate**2 * gradient**2)
+    norms = np.array([[np.sqrt(square), head] for square in squares])
+    row = table([[0.5, 0.6]], lr=rate).iloc[0].to_dict() | dict(layer_norms=norms.ravel(), layers=["body", "head"])
+    raw, per_head = metrics.gradient_path(pd.Series(row))
+    assert raw == pytest.approx(path, rel=1e-3) and per_head == pytest.approx(path / head**2, rel=1e-3)
+    with pytest.raises(InitmemError, match="plain SGD"):
+        metrics.gradient_path(pd.Series(row | dict(optimizer="adam")))
