@@ -158,7 +158,7 @@ def no_torch(tmp_path, monkeypatch):
     "import initmem; initmem.read(); initmem.claim; initmem.table; initmem.sweep; initmem.run_clocks; initmem.panels",
     "from initmem import plots, report, chapters, cli, runner, data, store, metrics, clocks, claims",
     "from initmem import report; report.scoreboard_text(); report.scoreboard_page()",
-    "import initmem; c = initmem.claim('sgd-remembers'); r = initmem.sweep(c.runs(preset='digits')); assert c.verdict(r).lines",
+    "import initmem; c = initmem.claim('sgd-remembers'); r = initmem.sweep(c.runs(preset='digits')); assert c.verdict(c.split(r)).lines",
 ])  # fmt: skip
 def test_the_reading_half_never_imports_torch(no_torch, statement):
     code = f"import sys; {statement}; assert 'torch' not in sys.modules"
@@ -200,9 +200,9 @@ def test_reproduce_prints_tables_clocks_and_verdict():
     assert "training" not in done.stderr, "shipped rows answer"
 
 
-def test_claims_lists_all_seven():
+def test_claims_lists_them_all():
     out = run("claims").stdout
-    assert all(name in out for name in claims.ledger().claims) and len(claims.ledger().claims) == 7
+    assert all(name in out for name in claims.ledger().claims) and len(claims.ledger().claims) >= 7  # the paper's, and any of ours
 
 
 def test_clocks_prints_the_papers_regimes():
