@@ -191,7 +191,7 @@ def export(path: Path, where: pd.Series | None = None, shipped: bool = True) -> 
         raise InitmemError(f"{path} is there and no Parquet file: choose another name")
     frame = read(shipped=shipped)
     frame = frame[where] if where is not None else frame
-    frame = frame.sort_values(["dataset", "arch", "optimizer", "lr", "weight_decay", "batch_size", "epochs", "seed", "sigma_w"])
+    frame = frame.sort_values(["dataset", "arch", "optimizer", "lr", "weight_decay", "batch_size", "epochs", "precision", "seed", "sigma_w"])
     _write(pa.Table.from_pandas(frame, SCHEMA, preserve_index=False), Path(path))
     return len(frame)
 
