@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -95,27 +96,68 @@ def _scalars(value: Any) -> Any:
 
 @app.command()
 def reproduce(
-    claim: Annotated[str, typer.Argument(help="A claim's id: `initmem claims` lists them.")],
+    claim: Annotated[str, typer.Argument(help="A claim's id, which `initmem claims` lists, or `all`: the paper's, briefly.")],
     preset: Annotated[str | None, typer.Option(help="digits (the default), laptop or paper.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
     jobs: Annotated[int | None, typer.Option(min=1, help="Processes at once.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads of each process.")] = None,
+    dask: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Train on the workers of this Dask scheduler.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Train everything anew.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print for machines.")] = False,
     pairs: Pairs = None,
 ) -> None:
     """Train what is missing, then print tables, metrics, clocks and the verdict."""
-    from initmem import claims, report
+    import pandas as pd
+
+    from initmem import claims, cluster, report
     from initmem.chapters import choose_runs
     from initmem.runner import sweep
 
-    entry = claims.claim(claim)
-    if not entry.conditions:
-        raise InitmemError(f"the claim {claim!r} has no experiment yet: choose from {', '.join(claims.testable())}")
     chosen = parameters(pairs, preset=preset, seeds=seeds)
-    results = sweep(choose_runs(entry, chosen, fresh), jobs=jobs, fresh=fresh)
-    if (failed := results["status"] == "failed").any():
-        raise InitmemError(f"{failed.sum()} of {len(results)} runs failed; the others are stored, and the same command goes on")
-    print(json.dumps(report.as_dict(entry, chosen, results), indent=2) if as_json else report.text(entry, chosen, results))
+    everything = claim == "all"
+    entries = [c for c in claims.ledger().claims.values() if not c.ours] if everything else [claims.claim(claim)]
+    done: dict[Any, pd.Series] = {}  # claims share runs; each is trained once
+    answers = []
+    with cluster.dask(dask, threads) if dask else contextlib.nullcontext((None, None)) as (executor, at_once):
+        for entry in entries:
+            began = time.monotonic()
+            runs = choose_runs(entry, chosen, fresh, brief=everything)
+            if todo := [run for run in runs if run not in done]:
+                rows = sweep(todo, jobs=jobs or at_once, executor=executor, threads=threads, fresh=fresh)
+                done |= dict(zip(todo, rows.to_dict("records"), strict=True))
+            results = pd.DataFrame([done[run] for run in runs])
+            if (failed := results["status"] == "failed").any():
+                raise InitmemError(f"{failed.sum()} of {len(results)} runs failed; the others are stored, and the same command goes on")
+            answers.append((entry, results))
+            if everything and not as_json:
+                verdict = entry.verdict(entry.split(results, chosen))
+                print(f"[{len(answers)}/{len(entries)}] {verdict}\n  {len(results)} runs, {time.monotonic() - began:.0f} s", flush=True)
+    if as_json:
+        found = [report.as_dict(entry, chosen, results) for entry, results in answers]
+        print(json.dumps(found if everything else found[0], indent=2))
+    elif everything:
+        print(f"\nThe scoreboard on {chosen.preset}\n" + report.outcomes_text(answers, chosen))
+    else:
+        print(report.text(*[(entry, chosen, results) for entry, results in answers][0]))
+
+
+@app.command()
+def plan(
+    claim: Annotated[str, typer.Argument(help="A claim's id, which `initmem claims` lists, or `all`.")],
+    preset: Annotated[str | None, typer.Option(help="digits (the default), laptop or paper.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds.")] = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Processes at once.")] = None,
+    cards: Annotated[int | None, typer.Option(min=1, help="Also on this many GPUs.")] = None,
+    pairs: Pairs = None,
+) -> None:
+    """What the whole grid of a claim would cost: runs, arithmetic, hours. Trains nothing."""
+    from initmem import claims
+    from initmem.plan import text
+
+    chosen = parameters(pairs, preset=preset, seeds=seeds)
+    entries = claims.ledger().claims.values() if claim == "all" else [claims.claim(claim)]
+    runs = list(dict.fromkeys(run for entry in entries for run in entry.runs(chosen)))
+    print(text(runs, cards, jobs))
 
 
 @app.command("claims")

@@ -52,6 +52,7 @@ MIRRORS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "fashion_mnist": {file: (md5, tuple(host + file for host in FASHION_HOSTS)) for file, md5 in FASHION_MD5.items()},
 }
 SOURCES = {"digits": "scikit-learn digits", "cifar10": CIFAR_ARCHIVE, "fashion_mnist": "Fashion-MNIST idx files"}
+SYSTEM_FOLDERS = {"fashion_mnist": (Path("/usr/share/datasets/fashion-mnist"),)}  # Debian's package dataset-fashion-mnist
 # What the decoded originals must be. The digits' is also known without scikit-learn, to read shipped results.
 # Fashion-MNIST is recognized by content: Debian's files differ from the official ones, but only in the gzip header
 # (name and time are stripped), while MNIST's own files bear the same names.
@@ -105,9 +106,10 @@ def load(name: str) -> Data:
         return _open(name)
     if name not in MIRRORS:
         raise InitmemError(f"{unknown('data set', name, _names())}; bring your own with `initmem data add {name} PATH`")
-    files = [cache_dir("downloads", file) for file in MIRRORS[name]]
-    if all(file.is_file() for file in files):
-        return _decode_original(name, files)
+    for folder in (cache_dir("downloads"), *SYSTEM_FOLDERS.get(name, ())):
+        files = [folder / file for file in MIRRORS[name]]
+        if all(file.is_file() for file in files):
+            return _decode_original(name, files)
     raise InitmemError(
         f"data set {name!r} is not here yet: run `initmem data fetch {name}` or `initmem data add {name} PATH`"
     )

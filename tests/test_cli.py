@@ -252,3 +252,15 @@ def test_pairs_are_papermills():
     assert cli.join_pairs(["-p", "lr", "-0.1", "--fresh"]) == ["-p", "lr=-0.1", "--fresh"]
     assert cli.join_pairs(["-p", "lr=1"]) == ["-p", "lr=1"]
     assert cli.join_pairs(["-p"]) == ["-p"]
+
+
+def test_reproduce_all_answers_every_claim_of_the_paper_and_trains_no_run_twice(own_store):
+    done = run("reproduce", "all", "--seeds", 1, "--fresh", "-p", "sigma_w", "[0.1, 2.5]", "-p", "epochs", 1)
+    assert done.returncode == 0, done.stderr
+    papers = [claim for claim in claims.ledger().claims.values() if not claim.ours]
+    for number, claim in enumerate(papers, 1):
+        assert f"[{number}/{len(papers)}] {claim.title}: " in done.stdout
+    assert "The scoreboard on digits" in done.stdout
+    parameters = dict(seeds=1, sigma_w=[0.1, 2.5], epochs=1)
+    wanted = {run for claim in papers for run in claim.runs(live=True, **parameters)}
+    assert len(store.read(shipped=False)) == len(wanted)
