@@ -303,13 +303,15 @@ def grid_words(results: pd.DataFrame) -> str:
     return f"{len(scales)} scales from {scales[0]:g} to {scales[-1]:g}" if len(scales) > 1 else f"a single scale, {scales[0]:g}"
 
 
+_CLOCK_LABELS = {"t_sgd": "T_SGD", "t_l2": "T_L2", "t_adapt": "T_adapt"}
+
+
 def clock_words(recipes: dict[str, Run], regime: str) -> str:
     """A sentence that holds the driving clock of the first recipe against the same clock of a regime of the paper."""
     run = next(iter(recipes.values()))
     name = active_clock(run)
     ours, theirs = getattr(run_clocks(run), name), getattr(paper_clocks(regime), name)
-    label = {"t_sgd": "T_SGD", "t_l2": "T_L2", "t_adapt": "T_adapt"}[name]
-    return f"{label} of {LABELS[run.optimizer]} is {ours:.2g} here and {theirs:.2g} in the paper"
+    return f"{_CLOCK_LABELS[name]} of {LABELS[run.optimizer]} is {ours:.2g} here and {theirs:.2g} in the paper"
 
 
 def norm_factor(results: pd.DataFrame, epoch: int) -> str:
@@ -368,8 +370,31 @@ def html_table(frame: pd.DataFrame, classes: str | None = None) -> Page:
 
 
 def cards(claim: Claim, panels: dict[str, Cells]) -> Page:
-    """A verdict card for every panel: the outcome, the reason, each condition with what was measured."""
-    return Page("".join(_card(claim.verdict(cells), title) for title, cells in panels.items()))
+    """A verdict card for every panel: the outcome, the reason, each condition with what was measured.
+
+    Where a reader's own runs stand beside shipped ones of the same preset, a paragraph first says what changed.
+    """
+    own = next((cells for title, cells in panels.items() if ", your parameters" in title), {})
+    shipped = next((cells for title, cells in panels.items() if ", shipped" in title), {})
+    changed = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in _changes(own, shipped))
+    first = f"<p>What your parameters changed:</p><ul>{changed}</ul>" if changed else ""
+    return Page(first + "".join(_card(claim.verdict(cells), title) for title, cells in panels.items()))
+
+
+def _changes(own: Cells, shipped: Cells, most: int = 5) -> list[str]:
+    """A sentence a cell: its spread in the shipped rows and in the reader's, and what became of its driving clock."""
+    sentences = []
+    for name in [name for name in own if name in shipped][:most]:
+        if min(own[name]["sigma_w"].nunique(), shipped[name]["sigma_w"].nunique()) < 2:
+            continue
+        before, after = metrics.spread(shipped[name]).value, metrics.spread(own[name]).value
+        run, base = metrics.run_of(own[name]), metrics.run_of(shipped[name])
+        clock = active_clock(run)
+        now, then = getattr(run_clocks(run), clock), getattr(run_clocks(base), clock)
+        factor = f"{_CLOCK_LABELS[clock]} is {now / then:.2g} times as large" if then else f"{_CLOCK_LABELS[clock]} is now {now:.2g}"
+        verb = "rises" if after > before + 0.05 else "falls" if after < before - 0.05 else "goes"
+        sentences.append(f"{label(name)}: the spread {verb} from {before:.1f} to {after:.1f} pp; {factor}")
+    return sentences
 
 
 def _card(verdict: Verdict, title: str) -> str:

@@ -263,3 +263,12 @@ def test_depth_is_judged_by_who_fits_at_the_largest_scale():
     assert judge(claim, pd.concat(parts)).outcome == "reproduced"
     parts = [table([0.95, 0.9, 0.8], 1, base=base) for base in claim.recipe().values()]
     assert judge(claim, pd.concat(parts)).outcome == "not"
+
+
+def test_a_rerun_says_what_changed():
+    base = REMEMBERS.recipe()["sgd"]
+    shipped = {"sgd": table([0.95, 0.9, 0.8], 1, base=base, noise=1e-9)}
+    own = {"sgd": table([0.95, 0.94, 0.9], 1, base=base.replace(lr=base.lr * 10), noise=1e-9)}
+    card = report.cards(REMEMBERS, {"digits, your parameters (5 seeds)": own, "digits, shipped (5 seeds)": shipped})
+    assert "SGD: the spread falls from 15.0 to 5.0 pp; T_SGD is 1e+02 times as large" in card
+    assert "What your parameters changed" not in report.cards(REMEMBERS, {"digits (5 seeds)": shipped})
