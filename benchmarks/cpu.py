@@ -1,36 +1,32 @@
-"""How much faster than the plain recipe, side by side in one process: `python benchmarks/cpu.py`.
+"""How much faster than the plain recipe, side by side in one process: `python benchmarks/cpu.py [--quick]`.
 
-The plain recipe is the usual tutorial: Dataset, DataLoader, PIL transforms, float32, NCHW. Ours is `train.train_epoch`, as
-every run uses it. Rounds alternate, so that a busy machine slows both; the ratio of medians is what counts. The images
-are random: speed does not depend on them.
+The plain recipe is the usual tutorial: Dataset, DataLoader, PIL transforms, float32, NCHW; Lightning's Trainer drives the
+same where it is installed. Ours is `train.train_epoch`, as every run uses it. Rounds alternate, so that a busy machine slows
+all; the ratio of medians is what counts. The table goes to benchmarks/results/cpu.json; `--quick` is a rehearsal and
+leaves none.
 """
 
-import platform
+import importlib.util
 import statistics
 import sys
-import time
 
-import numpy as np
 import torch
 import torch.nn.functional as F
+from common import matrix_flops, memory_bandwidth, processor, random_data, timed, write
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 from torchvision import transforms
 
 from initmem.config import Run, preset
-from initmem.data import Data
 from initmem.engine import prepare
 from initmem.models import build
 from initmem.optim import make_optimizer
 from initmem.train import split, train_epoch
 
-IMAGES, ROUNDS = 2048, 5
-rng = np.random.default_rng(0)
-DATA = Data(
-    name="cifar10", source="random", fingerprint="random", classes=tuple("0123456789"),
-    train_images=rng.integers(0, 256, (IMAGES + 1, 32, 32, 3), dtype=np.uint8), train_labels=rng.integers(0, 10, IMAGES + 1),
-    test_images=np.zeros((1, 32, 32, 3), np.uint8), test_labels=np.zeros(1, np.int64), mean=(0.5,) * 3, std=(0.25,) * 3,
-)  # fmt: skip
+QUICK = "--quick" in sys.argv
+IMAGES, ROUNDS = (256, 1) if QUICK else (2048, 5)
+SIZES = [(16, 32)] if QUICK else [(16, 32), (16, 128), (64, 128)]  # width, batch
+DATA = random_data(IMAGES)
 
 
 class Plain(Dataset):
@@ -43,7 +39,7 @@ class Plain(Dataset):
         return self.transform(Image.fromarray(DATA.train_images[index])), int(DATA.train_labels[index])
 
 
-def plain_recipe(run: Run):
+def plain(run: Run):
     model = build(run, 3, 10)
     optimizer = torch.optim.SGD(model.parameters(), run.lr)
     loader = DataLoader(Plain(), run.batch_size, shuffle=True, drop_last=True)
@@ -60,6 +56,26 @@ def plain_recipe(run: Run):
     return epoch
 
 
+def lightning(run: Run):
+    from lightning import LightningModule, Trainer
+
+    class Module(LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = build(run, 3, 10)
+
+        def training_step(self, batch, _index):
+            images, labels = batch
+            return F.cross_entropy(self.model(images)[:, 0], labels)
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), run.lr)
+
+    module, loader = Module(), DataLoader(Plain(), run.batch_size, shuffle=True, drop_last=True)
+    quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    return lambda: Trainer(max_epochs=1, accelerator="cpu", **quiet).fit(module, loader)
+
+
 def ours(run: Run):
     engine = prepare(run)
     images = split(run, DATA, engine)
@@ -68,34 +84,36 @@ def ours(run: Run):
     return lambda: train_epoch(model, optimizer, images, run, 0, engine)
 
 
-def timed(epoch) -> float:
-    started = time.perf_counter()
-    epoch()
-    return time.perf_counter() - started
+def compare(run: Run) -> dict[str, float]:
+    """Images a second of each recipe. The plain one is measured twice: ours changes how memory is kept, for all."""
+    recipes = {"plain": plain(run)} | ({"lightning": lightning(run)} if importlib.util.find_spec("lightning") else {})
+    for epoch in recipes.values():
+        epoch()
+    before = {name: IMAGES / statistics.median(timed(epoch) for _ in range(ROUNDS)) for name, epoch in recipes.items()}
+    variants = {"ours": ours(run), "ours, float32": ours(run.replace(precision="fp32")), "plain, memory kept": recipes["plain"]}
+    times = {name: [] for name in variants}
+    for epoch in variants.values():
+        epoch()
+    for _ in range(ROUNDS):
+        for name, epoch in variants.items():
+            times[name].append(timed(epoch))
+    return before | {name: IMAGES / statistics.median(taken) for name, taken in times.items()}
 
 
 if __name__ == "__main__":
-    threads = torch.get_num_threads()
-    native = prepare(preset("laptop")).bf16
-    print(f"{platform.machine()}, {threads} threads, torch {torch.__version__}, bf16 {'native' if native else 'not native'}")
-    if "--quick" in sys.argv:  # a first look
-        ROUNDS = 2
-    for batch_size in (32, 128):
-        run = preset("laptop").replace(batch_size=batch_size, train_size=IMAGES, val_size=1)
-        # The plain recipe is measured first with memory as glibc has it: ours changes that for the whole process.
-        plain_epoch = plain_recipe(run)
-        plain_epoch()
-        before = statistics.median(timed(plain_epoch) for _ in range(ROUNDS))
-        variants = {"auto": ours(run), "fp32": ours(run.replace(precision="fp32"))}
-        for epoch in variants.values():
-            epoch()
-        times = {name: [] for name in [*variants, "plain"]}
-        for _ in range(ROUNDS):
-            for name, epoch in variants.items():
-                times[name].append(timed(epoch))
-            times["plain"].append(timed(plain_epoch))
-        after = statistics.median(times["plain"])
-        print(f"b = {batch_size}: plain {IMAGES / before:.0f} images/s ({IMAGES / after:.0f} once memory is kept)")
-        for name in variants:
-            mine = statistics.median(times[name])
-            print(f"  ours, {name}: {IMAGES / mine:.0f} images/s, {before / mine:.2f} × plain ({after / mine:.2f} × once memory is kept)")
+    if not importlib.util.find_spec("lightning"):
+        print("lightning is not installed: its Trainer is left out of the comparison")
+    rows = []
+    for width, batch_size in SIZES:
+        run = preset("laptop").replace(width=width, batch_size=batch_size, train_size=IMAGES, val_size=1)
+        speeds = compare(run)
+        for name, speed in speeds.items():
+            print(f"w = {width}, b = {batch_size}: {name} {speed:.0f} images/s, {speed / speeds['plain']:.2f} × plain", flush=True)
+            rows.append(dict(width=width, batch_size=batch_size, recipe=name, images_per_second=round(speed, 1)))
+    engine = prepare(preset("laptop"))
+    n = 512 if QUICK else 4096
+    facts = dict(processor=processor(), threads=torch.get_num_threads(), bf16=engine.bf16)
+    facts |= dict(matrix_flops=matrix_flops(engine, n), bytes_per_second=memory_bandwidth(engine.device, n * 2**16))
+    print(facts)
+    if not QUICK:
+        write("cpu", rows, **facts)

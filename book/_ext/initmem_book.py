@@ -15,7 +15,7 @@ from sphinx.application import Sphinx
 from sphinx.ext.autodoc.mock import MockFinder
 
 # What a chapter's output depends on besides its own text.
-SOURCES = ("initmem/**/*.py", "book/results/**/*", "book/claims.yml")
+SOURCES = ("initmem/**/*.py", "book/results/**/*", "benchmarks/results/*", "book/claims.yml")
 VERSIONS = ("numpy", "scipy", "pandas", "pyarrow", "pydantic", "matplotlib", "seaborn", "myst-nb", "jupyter-book")
 
 
