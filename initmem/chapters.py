@@ -33,7 +33,8 @@ def check(variables: Mapping[str, Any]) -> Parameters:
     plain = {
         name: value
         for name, value in variables.items()
-        if not name.startswith("_") and (value is None or isinstance(value, bool | int | float | str | list | tuple | dict))
+        if not name.startswith("_")
+        and (value is None or isinstance(value, bool | int | float | str | list | tuple | dict) or hasattr(value, "__array__"))
     }
     for name in ("In", "Out", "PAPERMILL_INPUT_PATH", "PAPERMILL_OUTPUT_PATH"):  # a notebook's own
         plain.pop(name, None)

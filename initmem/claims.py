@@ -213,7 +213,8 @@ class Claim(Checked):
         if self.conditions[0] not in asked:
             return Verdict(claim=self, outcome="untested", reason=f"runs are missing for the core condition, that {self.conditions[0].says}")
         if not all(metrics.by_seed(cells[name]).size for name in needed):
-            return Verdict(claim=self, outcome="untested", reason="too few runs came to an end")
+            diverged = int((results["status"] == "diverged").sum())
+            return Verdict(claim=self, outcome="untested", reason=f"too few runs came to an end: {diverged} of {len(results)} diverged")
         estimates = [condition.measure(cells) for condition in asked]
         judged = [condition.judge(estimate) for condition, estimate in zip(asked, estimates, strict=True)]
         seeds, enough = min(estimate.n for estimate in estimates), ledger().min_seeds
@@ -290,9 +291,9 @@ def ledger() -> Ledger:
 
 def claim(name: str) -> Claim:
     """One claim by its id. Raises InitmemError for an unknown one."""
-    if name not in ledger().claims:
+    if str(name) not in ledger().claims:
         raise unknown("claim", name, ledger().claims)
-    return ledger().claims[name]
+    return ledger().claims[str(name)]
 
 
 def at_hand(claim: Claim, preset: str, results: pd.DataFrame) -> pd.DataFrame:

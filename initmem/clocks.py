@@ -8,7 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from initmem.config import InitmemError, Run
+from initmem.config import InitmemError, Run, unknown
+
+CLOCKS = ("t_sgd", "t_l2", "t_adapt")
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,14 @@ def active_clock(run: Run) -> str:
 
 
 def matched_lr(run: Run, clock: str, target: float) -> float:
-    """The learning rate that brings one clock of a run (`t_sgd`, `t_l2` or `t_adapt`) to a target, all else unchanged."""
+    """The learning rate that brings one clock of a run (`t_sgd`, `t_l2` or `t_adapt`) to a target, all else unchanged.
+
+    Raises InitmemError for an unknown clock, a target that is not positive, and T_L2 of a run without weight decay.
+    """
+    if clock not in CLOCKS:
+        raise unknown("clock", clock, CLOCKS)
+    if not 0 < target < np.inf:
+        raise InitmemError(f"target = {target!r} is not allowed: give a finite number above 0")
     now = getattr(run_clocks(run), clock)
     if not now > 0:
         raise InitmemError(f"{clock} is 0 at every learning rate of this run: give it a weight decay first")
@@ -63,5 +72,7 @@ PAPER_REGIMES = {
 
 def paper_clocks(regime: str) -> Clocks:
     """The clocks of one of PAPER_REGIMES, with 312.5 steps an epoch."""
+    if regime not in PAPER_REGIMES:
+        raise unknown("regime", regime, PAPER_REGIMES)
     recipe = PAPER_REGIMES[regime]
     return clocks(np.full(round(recipe["epochs"] * _PAPER_STEPS_PER_EPOCH), recipe["lr"]), 128, recipe["weight_decay"])

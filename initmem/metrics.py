@@ -14,7 +14,7 @@ from scipy.special import ndtr, stdtrit
 from scipy.stats import rankdata
 
 from initmem.clocks import active_clock, run_clocks
-from initmem.config import InitmemError, Run
+from initmem.config import InitmemError, Run, unknown
 from initmem.store import RUN_FIELDS
 
 RESAMPLES = 4000
@@ -32,6 +32,8 @@ class Estimate(NamedTuple):
     def __format__(self, spec: str) -> str:
         """`format(estimate, ".1f")` gives the value with its interval and n, as the book prints it."""
         spec = spec or ".3g"
+        if not self.n:
+            return "not measurable (no seed has all its runs)"
         if self.n < 2:
             return f"{self.value:{spec}} (n = {self.n}, no interval)"
         return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}] (n = {self.n})"
@@ -39,6 +41,8 @@ class Estimate(NamedTuple):
     def words(self, spec: str = ".1f", unit: str = "") -> str:
         """The same for running text: `13.1 pp (95 % interval 11.8 to 14.4, 10 seeds)`."""
         value = f"{self.value:{spec}}{unit}"
+        if not self.n:
+            return "not measurable (no seed has all its runs)"
         if self.n < 2:
             return f"{value} (one seed, no interval)"
         return f"{value} (95 % interval {self.low:{spec}} to {self.high:{spec}}, {self.n} seeds)"
@@ -46,6 +50,8 @@ class Estimate(NamedTuple):
 
 def recipe(results: pd.DataFrame) -> pd.Series:
     """The fields that all rows share. Raises InitmemError if they differ in more than sigma_w and seed."""
+    if lacking := [name for name in (*RUN_FIELDS, "status") if name not in results]:
+        raise InitmemError(f"this table lacks the columns {', '.join(lacking[:3])}: give rows of initmem.sweep or initmem.read")
     if results.empty:
         raise InitmemError("there are no results to measure: sweep some runs first")
     fixed = [name for name in RUN_FIELDS if name not in ("sigma_w", "seed")]
@@ -57,9 +63,12 @@ def recipe(results: pd.DataFrame) -> pd.Series:
 
 
 def by_seed(results: pd.DataFrame, column: str = "test_accuracy") -> pd.DataFrame:
-    """One column as a table: a row a seed, a column a σ_w. Seeds that lack a σ_w are left out."""
+    """One column as a table: a row a seed, a column a σ_w. Seeds that lack a σ_w, or have a diverged run, are left out."""
     recipe(results)
-    return results.pivot(index="seed", columns="sigma_w", values=column).astype(float).dropna()
+    if results.duplicated(["seed", "sigma_w"]).any():
+        raise InitmemError("these results hold a run twice, perhaps from two copies of the data: keep one row a seed and σ_w")
+    ended = results[column].astype(float).where(results["status"] == "finished")
+    return results.assign(value=ended).pivot(index="seed", columns="sigma_w", values="value").dropna()
 
 
 def bootstrap(values: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray]) -> Estimate:
@@ -69,6 +78,8 @@ def bootstrap(values: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray])
     taken at the expanded level Φ(t·sqrt(n/(n−1))), without which intervals of few seeds are far too narrow.
     """
     n = len(values)
+    if not n:
+        return Estimate(np.nan, np.nan, np.nan, 0)
     value = float(statistic(values.mean(0)[None])[0])
     if n < 2:
         return Estimate(value, np.nan, np.nan, n)
@@ -87,11 +98,16 @@ def mean(results: pd.DataFrame, column: str = "test_accuracy") -> Estimate:
     return bootstrap(results[column].astype(float).to_numpy(), lambda means: means)
 
 
+ACCURACIES = ("test_accuracy", "last_test_accuracy")
+
+
 def spread(results: pd.DataFrame, column: str = "test_accuracy") -> Estimate:
     """Test-accuracy spread: max − min over σ_w of the seed-mean accuracy, in percentage points.
 
     `test_accuracy` is the selected predictor's (the paper's metric), `last_test_accuracy` the last checkpoint's.
     """
+    if column not in ACCURACIES:
+        raise unknown("accuracy", column, ACCURACIES)
     _needs_scales(results)
     return bootstrap(by_seed(results, column).to_numpy(), _range)
 
@@ -208,7 +224,7 @@ def noise_floor(results: pd.DataFrame, column: str = "test_accuracy", permutatio
     """
     values = by_seed(results, column).to_numpy()
     seeds, scales = values.shape
-    if seeds < 2:
+    if seeds < 2 or scales < 2:
         return np.nan, np.nan
 
     def shuffled_spreads(table: np.ndarray) -> np.ndarray:
@@ -224,8 +240,9 @@ def noise_floor(results: pd.DataFrame, column: str = "test_accuracy", permutatio
 def radial_memory(results: pd.DataFrame) -> Estimate:
     """Slope of log‖W_T‖ against log‖W_0‖ over σ_w: 1 = the initial norm is remembered, 0 = forgotten."""
     _needs_scales(results)
-    norms = results.assign(first=results["norm"].str[0], last=results["norm"].str[-1])
-    first, last = np.log(by_seed(norms, "first").to_numpy()), np.log(by_seed(norms, "last").to_numpy())
+    norms = results.assign(first=np.log(results["norm"].str[0]), last=np.log(results["norm"].str[-1]))
+    last = by_seed(norms, "last")
+    first, last = by_seed(norms, "first").loc[last.index].to_numpy(), last.to_numpy()
     centred = first - first.mean(1, keepdims=True)
     slopes = (centred * last).sum(1) / (centred**2).sum(1)  # least squares, seed by seed
     return bootstrap(slopes, lambda means: means)
@@ -343,5 +360,6 @@ def table(results: pd.DataFrame) -> pd.DataFrame:
 
 
 def _needs_scales(results: pd.DataFrame) -> None:
+    recipe(results)
     if results["sigma_w"].nunique() < 2:
         raise InitmemError("memory of σ_w cannot be measured at a single σ_w: give at least two")

@@ -25,7 +25,7 @@ def memory_table(cells: Cells) -> pd.DataFrame:
             {
                 "recipe": label(name),
                 "spread (pp)": _bracket(metrics.spread(mine), ".1f") if several else "needs two σ_w",
-                "last epoch (pp)": f"{metrics.spread(mine, 'last_test_accuracy').value:.1f}" if several else "",
+                "last epoch (pp)": _bracket(metrics.spread(mine, "last_test_accuracy"), ".1f").split(" ")[0] if several else "",
                 "noise floor (pp)": f"{floor:.1f}" if np.isfinite(floor) else "–",
                 "p": _p_words(p) if np.isfinite(p) else "–",
                 "radial memory": _bracket(metrics.radial_memory(mine), ".2f") if several else "",
@@ -37,7 +37,7 @@ def memory_table(cells: Cells) -> pd.DataFrame:
 
 
 def _bracket(estimate: metrics.Estimate, spec: str) -> str:
-    value = f"{estimate.value:{spec}}"
+    value = f"{estimate.value:{spec}}" if estimate.n else "–"
     return f"{value} [{estimate.low:{spec}}, {estimate.high:{spec}}]" if estimate.n > 1 else value
 
 
@@ -147,6 +147,8 @@ def floor_words(results: pd.DataFrame) -> str:
     if results["sigma_w"].nunique() < 2 or results["seed"].nunique() < 2:
         return "It takes at least two seeds and two σ_w to tell this from chance"
     floor, p = metrics.noise_floor(results)
+    if not np.isfinite(floor):
+        return "Too few runs came to an end to tell this from chance"
     beyond = "more" if metrics.spread(results).value > floor else "no more"
     p = f"p {_p_words(p)}" if p <= 1 / 4000 else f"p = {_p_words(p)}"
     return f"That is {beyond} than seeds alone would give: {floor:.1f} pp is exceeded by 5 % of shuffles ({p})"

@@ -52,3 +52,12 @@ def test_active_clock():
     assert active_clock(base) == "t_sgd"
     assert active_clock(base.replace(weight_decay=0.1)) == "t_l2"
     assert active_clock(base.replace(optimizer="muon")) == "t_adapt"
+
+
+def test_a_clock_that_cannot_be_matched_is_named():
+    run = preset("digits")
+    for clock, target, says in [("t_sdg", 1.0, "did you mean 't_sgd'"), ("t_sgd", -1.0, "target = -1.0"), ("t_sgd", float("nan"), "target = nan"), ("t_l2", 1.0, "weight decay")]:
+        with pytest.raises(InitmemError, match=says):
+            matched_lr(run, clock, target)
+    with pytest.raises(InitmemError, match="unknown regime"):
+        paper_clocks("SGD, 30 epochs")

@@ -233,3 +233,24 @@ def test_the_path_of_gradients_comes_from_the_norms_alone():
     assert raw == pytest.approx(path, rel=1e-3) and per_head == pytest.approx(path / head**2, rel=1e-3)
     with pytest.raises(InitmemError, match="plain SGD"):
         metrics.gradient_path(pd.Series(row | dict(optimizer="adam")))
+
+
+def test_a_diverged_run_costs_its_seed_and_no_metric_its_sense():
+    results = table([[0.9, 0.8], [0.9, 0.7], [0.9, 0.7]], norms=lambda s: [s, s])
+    results.loc[0, "status"], results.at[0, "norm"] = "diverged", np.array([1.0, np.nan])
+    assert metrics.spread(results).value == pytest.approx(20.0) and metrics.spread(results).n == 2
+    assert metrics.radial_memory(results).value == pytest.approx(1.0) and metrics.radial_memory(results).n == 2
+    nothing = results.assign(status="diverged")
+    assert metrics.spread(nothing).n == metrics.radial_memory(nothing).n == 0
+    assert f"{metrics.spread(nothing):.1f}" == metrics.spread(nothing).words() == "not measurable (no seed has all its runs)"
+    assert np.isnan(metrics.noise_floor(nothing)[0])
+
+
+def test_tables_that_are_no_results_are_refused_in_a_sentence():
+    results = table([[0.5, 0.6]])
+    with pytest.raises(InitmemError, match="hold a run twice"):
+        metrics.spread(pd.concat([results, results]))
+    with pytest.raises(InitmemError, match="unknown accuracy 'test_acc'.*did you mean 'test_accuracy'"):
+        metrics.spread(results, "test_acc")
+    with pytest.raises(InitmemError, match="lacks the columns"):
+        metrics.spread(pd.DataFrame({"a": [1]}))
