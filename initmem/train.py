@@ -71,7 +71,7 @@ def train(
         dict(run_id=r.run_id(data.fingerprint), **r.model_dump(), **shared, **state.lane_record(lane))
         | dict(test_loss=selected[0, lane].item(), test_accuracy=selected[1, lane].item())
         | dict(last_test_loss=last[0, lane].item(), last_test_accuracy=last[1, lane].item())
-        | dict(predictions=predictions[:, lane].tobytes(), last_predictions=last_predictions[:, lane].tobytes())
+        | dict(predictions=to_bytes(predictions[:, lane]), last_predictions=to_bytes(last_predictions[:, lane]))
         for lane, r in enumerate(runs)
     ]
 
@@ -136,15 +136,19 @@ def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def evaluate(model: Network, images: Tensor, labels: Tensor, engine: Engine, batch: int = 500) -> tuple[np.ndarray, Tensor]:
-    """Predicted classes (N, lanes) uint8, and mean loss and accuracy as one tensor (2, lanes)."""
+def evaluate(model: Network, images: Tensor, labels: Tensor, engine: Engine, batch: int = 500) -> tuple[Tensor, Tensor]:
+    """Predicted classes (N, lanes) uint8, and mean loss and accuracy (2, lanes), both left on the device."""
     model.eval()
     total, predictions = torch.zeros(2, model.lanes, device=images.device), []
     for part, truth in zip(images.split(batch), labels.split(batch), strict=True):
         loss, logits = forward(model, part, truth, engine)
         total += torch.stack([loss, accuracy(logits, truth)]) * len(truth)
         predictions.append(logits.argmax(2).to(torch.uint8))
-    return torch.cat(predictions).cpu().numpy(), total / len(labels)
+    return torch.cat(predictions), total / len(labels)
+
+
+def to_bytes(predictions: Tensor) -> bytes:
+    return predictions.cpu().numpy().tobytes()
 
 
 class State:
@@ -175,7 +179,7 @@ class State:
         for kept, now in zip(self.best, self._tensors(model), strict=True):
             kept, now = kept.unflatten(0, (self.lanes, -1)), now.unflatten(0, (self.lanes, -1))
             kept.copy_(torch.where(improved.view(-1, *[1] * (now.dim() - 1)), now, kept))
-        self.scalars.append(torch.cat([training, validation]).cpu())  # the epoch's one synchronization
+        self.scalars.append(torch.cat([training, validation]).cpu())  # here, at the end of an epoch, the host first waits
         self.geometry.append(measure_kernels(model, initial))
         self.diverged |= ~self.scalars[-1][[0, 2]].isfinite().all(0)
 
@@ -216,12 +220,14 @@ class State:
     def load(self, path: Path, model: Network, optimizer: torch.optim.Optimizer) -> bool:
         """Take up a checkpoint; False if it cannot be read."""
         try:
-            content = torch.load(path, map_location=self.best_loss.device, weights_only=True)  # no foreign pickles
+            content = torch.load(path, map_location="cpu", weights_only=True)  # no foreign pickles
             model.load_state_dict(content.pop("model"))
             optimizer.load_state_dict(content.pop("optimizer"))
         except Exception:  # whatever a damaged file makes torch raise
             return False
-        vars(self).update(content)
+        device = self.best_loss.device
+        vars(self).update(content, best=[t.to(device) for t in content["best"]])
+        self.best_loss, self.selected_epoch = self.best_loss.to(device), self.selected_epoch.to(device)
         return True
 
 
