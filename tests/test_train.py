@@ -1,10 +1,10 @@
 """The training half: the paired design, lanes, bits, divergence, selection, checkpoints, and the golden run."""
 
+import contextlib
+import os
 import pickle
-import signal
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -12,10 +12,11 @@ import torch
 
 from initmem import data
 from initmem.config import ENGINE_VERSION, InitmemError, grid, preset
-from initmem.engine import prepare
+from initmem.engine import Engine, prepare
 from initmem.models import build, init_kernels, kernels, resnet9, resnet_cifar
+from initmem.optim import make_optimizer
 from initmem.seeds import ORDER, permutation
-from initmem.train import split, train
+from initmem.train import evaluate, split, train, train_epoch
 
 SHORT = preset("digits").replace(epochs=2, train_size=96, val_size=64)
 OPTIMIZERS = ["sgd", "momentum", "adam", "adamw", "muon"]
@@ -89,6 +90,17 @@ def test_lanes_train_as_single_runs_do(digits, optimizer):
         np.testing.assert_allclose(lane["train_loss"], alone["train_loss"], rtol=0.03)
 
 
+def test_lanes_of_a_deep_network_train_as_single_runs_do(digits):
+    """ResNet-56 on digits: to rounding over the first 6 steps; over the next 6 that grows, layer by layer."""
+    runs = grid(SHORT.replace(arch="resnet56", width=4, lr=0.001, batch_size=16), sigma_w=[0.5, 2.0])
+    for run, lane in zip(runs, train(runs, digits), strict=True):
+        [alone] = train([run], digits)
+        np.testing.assert_allclose(lane["norm"], alone["norm"], rtol=1e-4)
+        np.testing.assert_allclose(lane["train_loss"][0], alone["train_loss"][0], rtol=1e-5)
+        np.testing.assert_allclose(lane["train_loss"][1], alone["train_loss"][1], rtol=0.03)
+        np.testing.assert_allclose(lane["layer_cosines"], alone["layer_cosines"], atol=1e-3)
+
+
 def test_a_diverged_lane_leaves_the_others_alone(digits):
     """Loss overflows at once in the lane of monstrous scale, and its neighbours must not notice."""
     runs = grid(SHORT, sigma_w=[0.5, 1e38, 1.0])
@@ -126,39 +138,69 @@ def test_too_many_images_asked_for(digits):
         train([preset("digits").replace(train_size=700)], digits)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_killed_and_resumed_run_ends_in_the_same_bits(digits, optimizer, tmp_path, monkeypatch):
-    """SIGKILL at a random moment, again and again, until the run gets through."""
-    runs = grid(SHORT.replace(optimizer=optimizer, epochs=25), sigma_w=[0.5, 2.0])
-    whole = train(runs, digits)
-    script = f"""
-import pickle, sys, torch
-torch.set_num_threads(1)
+KILL_AND_RESUME = """
+import os, pickle, random, signal, sys, time
+from pathlib import Path
+import torch
 from initmem import data, train
 from initmem.config import Run
+
+torch.set_num_threads(1)
 train.CHECKPOINT_SECONDS = 0
-runs = [Run(**fields) for fields in {[run.model_dump() for run in runs]!r}]
-from pathlib import Path
-print("ready", flush=True)
-records = train.train(runs, data.load("digits"), checkpoint=Path(sys.argv[1]))
-pickle.dump(records, open(sys.argv[2], "wb"))
+digits, rng = data.load("digits"), random.Random(0)
+
+def start(runs, checkpoint, output):  # a fork, which costs no import
+    if child := os.fork():
+        return child
+    records = train.train(runs, digits, checkpoint=checkpoint)
+    output.with_suffix(".part").write_bytes(pickle.dumps(records))
+    output.with_suffix(".part").rename(output)
+    os._exit(0)
+
+for index, fields in enumerate(pickle.loads(sys.stdin.buffer.read())):
+    runs, folder = [Run(**f) for f in fields], Path(sys.argv[1], str(index))
+    folder.mkdir()
+    began = time.monotonic()
+    os.waitpid(start(runs, folder / "whole.pt", folder / "whole.pkl"), 0)
+    usual, kills = time.monotonic() - began, 0
+    while kills < 4 and not (folder / "resumed.pkl").exists():
+        child = start(runs, folder / "resumed.pt", folder / "resumed.pkl")
+        time.sleep(rng.uniform(0.05, 0.5) * usual)
+        os.kill(child, signal.SIGKILL)
+        kills += os.WIFSIGNALED(os.waitpid(child, 0)[1])
+    if not (folder / "resumed.pkl").exists():
+        os.waitpid(start(runs, folder / "resumed.pt", folder / "resumed.pkl"), 0)
+    (folder / "kills").write_text(str(kills))
 """
-    checkpoint, output = tmp_path / "state.pt", tmp_path / "records.pkl"
-    rng, kills = np.random.default_rng(len(optimizer)), 0
-    while not output.exists():
-        process = subprocess.Popen([sys.executable, "-c", script, checkpoint, output], stdout=subprocess.PIPE)
-        process.stdout.readline()
-        if kills < 3:
-            deadline = time.monotonic() + 30
-            while not checkpoint.exists() and time.monotonic() < deadline:
-                time.sleep(0.01)
-            time.sleep(rng.uniform(0, 0.4))
-            process.send_signal(signal.SIGKILL)
-            kills += 1
-        assert process.wait(timeout=120) in (0, -signal.SIGKILL)
-        process.stdout.close()
-    for a, b in zip(whole, pickle.loads(output.read_bytes()), strict=True):
-        assert same(a, b)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_killed_and_resumed_runs_end_in_the_same_bits(tmp_path):
+    """SIGKILL at random moments, several times in a run, with a checkpoint after every epoch: in every optimizer."""
+    runs = [grid(SHORT.replace(optimizer=name, epochs=12), sigma_w=[0.5, 2.0]) for name in OPTIMIZERS]
+    fields = pickle.dumps([[run.model_dump() for run in group] for group in runs])
+    subprocess.run([sys.executable, "-c", KILL_AND_RESUME, tmp_path], input=fields, check=True, timeout=1200)
+    for index, name in enumerate(OPTIMIZERS):
+        whole, resumed = (pickle.loads((tmp_path / str(index) / f"{part}.pkl").read_bytes()) for part in ("whole", "resumed"))
+        assert int((tmp_path / str(index) / "kills").read_text()) >= 2, name
+        assert all(same(a, b) for a, b in zip(whole, resumed, strict=True)), name
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_an_epoch_never_waits_for_the_device(optimizer, monkeypatch):
+    """On the meta device, which has no values, whatever reads one or mixes devices raises: what a GPU would wait for."""
+    for name in ("SGD", "Adam", "AdamW"):  # fused steps do not exist there
+        kind = getattr(torch.optim, name)
+        monkeypatch.setattr(torch.optim, name, lambda *args, kind=kind, fused, **kwargs: kind(*args, foreach=True, **kwargs))
+    monkeypatch.setattr(Engine, "autocast", lambda self: contextlib.nullcontext())  # nor does autocast
+    run, device = SHORT.replace(optimizer=optimizer), torch.device("meta")
+    model = build(run, 1, 10, [0.5, 2.0]).to(device)
+    images = {"train": torch.empty(96, 1, 8, 8, device=device), "train_labels": torch.empty(96, dtype=torch.int64, device=device)}
+    totals = train_epoch(model, make_optimizer(model, run), images, run, 0, Engine(device, False))
+    predictions, validation = evaluate(model, images["train"], images["train_labels"], Engine(device, False))
+    assert totals.device == predictions.device == validation.device == device
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        totals.sum().item()
 
 
 def test_a_damaged_checkpoint_means_starting_over(digits, tmp_path):
