@@ -280,19 +280,18 @@ def disagreement(first: bytes, second: bytes) -> float:
     return float((a != b).mean())
 
 
-def gradient_path(row: pd.Series) -> tuple[float, float]:
-    """Σ ‖W‖²‖g‖² over the steps of a run of plain SGD, and the same with each epoch divided by its ‖head‖².
+def gradient_path(row: pd.Series) -> float:
+    """Σ ‖W‖²‖g‖² of the convolutions over the steps of a run of plain SGD, from their norms alone.
 
-    By the norm equation ‖W_{k+1}‖⁴ − ‖W_k‖⁴ ≈ 2η²‖W_k‖²‖g_k‖² for the convolutions together, whose growth an epoch the
-    table records; no gradient need be stored. A rescaling of the convolutions alone leaves the first number unchanged.
-    Raises InitmemError for other optimizers and for weight decay, which pull on the norm as well.
+    By the norm equation ‖W_{k+1}‖⁴ − ‖W_k‖⁴ ≈ 2η²‖W_k‖²‖g_k‖², so the sum is (‖W_T‖⁴ − ‖W_0‖⁴)/(2η²): no gradient need be
+    stored. Rescaling the convolutions leaves it unchanged. Raises InitmemError for other optimizers and for weight decay,
+    which pull on the norm as well.
     """
     if row["optimizer"] != "sgd" or row["weight_decay"]:
         raise InitmemError(f"the norm equation is for plain SGD without weight decay, not {row['optimizer']} with λ = {row['weight_decay']:g}")
     norms = np.asarray(row["layer_norms"], dtype=np.float64).reshape(-1, len(row["layers"]))
-    fourth, head = (norms[:, :-1] ** 2).sum(1) ** 2, norms[:, -1]
-    path = np.diff(fourth) / (2 * row["lr"] ** 2)
-    return float(path.sum()), float((path / (0.5 * (head[1:] ** 2 + head[:-1] ** 2))).sum())
+    fourth = (norms[[0, -1], :-1] ** 2).sum(1) ** 2  # the head comes last
+    return float((fourth[1] - fourth[0]) / (2 * row["lr"] ** 2))
 
 
 def disagreement_over(results: pd.DataFrame, what: str) -> Estimate:

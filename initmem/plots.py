@@ -363,23 +363,21 @@ def one_curve(cells: Cells, name: str, caption: str) -> Picture:
 
 
 def gradient_paths(cells: Cells, name: str, caption: str) -> Picture:
-    """Σ ‖W‖²‖g‖² of the convolutions against σ_w, as it is (left) and per ‖head‖² (right), a line for each rate of SGD."""
+    """Σ ‖W‖²‖g‖² of the convolutions of SGD against η/σ_w², mean over seeds, a colour for each σ_w."""
+    rows = pd.concat(cells.values())
+    rows = rows.assign(path=[metrics.gradient_path(row) for _, row in rows.iterrows()])
+    means = rows.groupby(["sigma_w", "lr"], as_index=False)["path"].mean()
+    scales = sorted(means["sigma_w"].unique())
     with matplotlib.rc_context(_THEME):
-        figure, axes = _axes(2, 7.0, 3.9)
-        sentences = []
-        for i, (cell, rows) in enumerate(cells.items()):
-            paths = np.array([metrics.gradient_path(row) for _, row in rows.iterrows()])
-            means = pd.DataFrame(paths, index=rows["sigma_w"]).groupby(level=0).mean()
-            for ax, column in zip(axes, means, strict=True):
-                ax.plot(means.index, means[column], color=_ramp(i, len(cells)), marker="osD^vP*"[i % 7], label=rf"$\eta$ = {rows['lr'].iloc[0]:.2g}")
-            factors = (means.max() / means.min()).to_list()
-            sentences.append(f"{label(cell)}: over σ_w the sum varies by a factor of {factors[0]:.2g}, per head norm squared by {factors[1]:.2g}.")
-        for ax, title in zip(axes, [r"$\sum\Vert W\Vert^2\Vert g\Vert^2$", r"the same per $\Vert$head$\Vert^2$"], strict=True):
-            ax.set(xscale="log", yscale="log", xlabel=r"initialization scale $\sigma_w$", title=title)
-            _plain_ticks(ax, y=False)
-        handles, labels = axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(3, len(labels)), fontsize=10)
-    return picture(figure, name, caption, "Sum of squared gradients along the way, against σ_w. " + " ".join(sentences), pd.concat(cells.values()))
+        figure, (ax,) = _axes(1, 5.8, 4.2)
+        for i, scale in enumerate(scales):
+            mine = means[means["sigma_w"] == scale].sort_values("lr")
+            ax.plot(mine["lr"] / scale**2, mine["path"], color=_ramp(i, len(scales)), marker="osD^vP*"[i % 7], label=rf"$\sigma_w$ = {scale:g}")
+        ax.set(xscale="log", yscale="log", xlabel=r"effective rate at the start $\eta/\sigma_w^2$", ylabel=r"$\sum\Vert W\Vert^2\Vert g\Vert^2$")
+        ax.legend(fontsize=10)
+    ends = means.assign(rate=means["lr"] / means["sigma_w"] ** 2).sort_values("rate").iloc[[0, -1]]
+    words = " and ".join(f"{row['path']:.2g} at an effective rate of {row['rate']:.2g}" for _, row in ends.iterrows())
+    return picture(figure, name, caption, f"Sum of squared gradients along the way, against the effective rate: {words}.", rows)
 
 
 def disagreement_maps(cells: Cells, name: str, caption: str) -> Picture:

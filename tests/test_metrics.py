@@ -229,8 +229,7 @@ def test_the_path_of_gradients_comes_from_the_norms_alone():
         squares.append(squares[-1] + rate**2 * gradient**2)
     norms = np.array([[np.sqrt(square), head] for square in squares])
     row = table([[0.5, 0.6]], lr=rate).iloc[0].to_dict() | dict(layer_norms=norms.ravel(), layers=["body", "head"])
-    raw, per_head = metrics.gradient_path(pd.Series(row))
-    assert raw == pytest.approx(path, rel=1e-3) and per_head == pytest.approx(path / head**2, rel=1e-3)
+    assert metrics.gradient_path(pd.Series(row)) == pytest.approx(path, rel=1e-3), "whatever the head is"
     with pytest.raises(InitmemError, match="plain SGD"):
         metrics.gradient_path(pd.Series(row | dict(optimizer="adam")))
 
