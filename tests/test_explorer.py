@@ -61,7 +61,7 @@ def test_embedded_runs_are_the_shipped_ones(shipped):
     assert sorted(runs["id"]) == sorted(rows.index)
     for i, name in enumerate(runs["id"]):
         row, recipe = rows.loc[name], data["recipes"][runs["recipe"][i]]
-        assert {field: recipe[field] for field in explorer.RECIPE} == {field: row[field] for field in explorer.RECIPE}
+        assert {field: recipe[field] for field in explorer.RECIPE} == pytest.approx({field: row[field] for field in explorer.RECIPE})
         assert {key: data["stamps"][runs["stamp"][i]][key] for key in explorer.STAMP} == {key: row[key] for key in explorer.STAMP}
         assert (runs["sigma"][i], runs["seed"][i]) == (row["sigma_w"], row["seed"])
         assert runs["selected"][i] == pytest.approx(100 * row["test_accuracy"], abs=0.01)

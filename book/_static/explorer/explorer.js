@@ -9,6 +9,7 @@
   const SERIES = { sgd: 2, momentum: 5, adam: 1, adamw: 3, muon: 4 }; // the book's colour of each optimizer
   const CLOCKS = { t_sgd: "T_SGD", t_l2: "T_L2", t_adapt: "T_adapt" };
   const NAMES = { resnet9: "ResNet-9", resnet56: "ResNet-56", resnet110: "ResNet-110" };
+  const MANY = 1500; // dots that a figure can bear
   const number = (value) => (value === null ? "–" : value && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5) ? value.toExponential() : String(value));
 
   for (const recipe of data.recipes) {
@@ -113,7 +114,8 @@
     const groups = d3.sort(d3.groups(selected, (run) => run.recipe), ([recipe]) => order.indexOf(recipe.optimizer), ([recipe]) => recipe.lr,
       ([recipe]) => recipe.weight_decay, ([recipe]) => recipe.batch_size, ([recipe]) => recipe.epochs);
     part("count").textContent = `${selected.length} of ${runs.length} runs, ${groups.length} ${groups.length === 1 ? "recipe" : "recipes"}` +
-      (selected.length ? "" : ": no run meets every choice above; widen one of them");
+      (selected.length ? "" : ": no run meets every choice above; widen one of them") +
+      (selected.length > MANY ? `: over ${MANY.toLocaleString("en")}, so means alone are drawn; narrow a choice to see single runs` : "");
     const kind = (run) => run.recipe[field], style = styleOf(field, new Set(selected.map(kind)));
     const key = { ...style, color: { ...style.color }, x: { insetLeft: 6, insetRight: 6 } };
 
@@ -136,7 +138,7 @@
       y: { label: "↑ test accuracy (%)", nice: true },
       marks: [
         Plot.lineY(means, { x: "sigma", y: "mean", z: "recipe", stroke: kind, strokeWidth: 2 }),
-        Plot.dot(selected, { x: "sigma", y: accuracy, fill: kind, symbol: kind, r: selected.length > 800 ? 1.6 : 2.6, fillOpacity: 0.6, title, tip: true }),
+        Plot.dot(selected.length > MANY ? [] : selected, { x: "sigma", y: accuracy, fill: kind, symbol: kind, r: selected.length > 800 ? 1.6 : 2.6, fillOpacity: 0.6, title, tip: true }),
       ],
     });
     memory.addEventListener("click", () => memory.value && open(memory.value.id));
