@@ -5,6 +5,7 @@ reader's light, dark or print style; each carries alt text that states its numbe
 import html
 import io
 import re
+import urllib.parse
 from dataclasses import dataclass
 
 import matplotlib
@@ -18,6 +19,7 @@ from matplotlib.figure import Figure
 
 from initmem import metrics
 from initmem.clocks import active_clock, run_clocks
+from initmem.store import RUN_FIELDS
 
 LABELS = {"sgd": "SGD", "momentum": "SGD + momentum", "adam": "Adam", "adamw": "AdamW", "muon": "Muon"}
 _MARKERS = {"sgd": "o", "momentum": "s", "adam": "^", "adamw": "v", "muon": "D"}
@@ -63,13 +65,16 @@ class Picture:
     caption: str
     alt: str
     provenance: str
+    csv: str = ""
+    """The runs behind it as comma-separated values: a row a recipe and σ_w, means over seeds."""
 
     def _repr_html_(self) -> str:
         label = f'<svg role="img" aria-label="{html.escape(self.alt)}" '
         return (
             f'<figure class="initmem-figure" id="{self.name}">{self.svg.replace("<svg ", label, 1)}'
             f"<figcaption>{html.escape(self.caption)}</figcaption></figure>"
-            f'<p class="initmem-provenance">{html.escape(self.provenance)}</p>'
+            f'<p class="initmem-provenance">{html.escape(self.provenance)} <a class="initmem-csv" download="{self.name}.csv" '
+            f'href="data:text/csv;charset=utf-8,{urllib.parse.quote(self.csv)}">Data (CSV)</a></p>'
         )
 
     def __repr__(self) -> str:
@@ -94,7 +99,14 @@ def picture(figure: Figure, name: str, caption: str, alt: str, results: pd.DataF
     for stand_in, style in _STYLES.items():
         svg = svg.replace(stand_in, style)
     svg = re.sub(r"#b00(0\d\d|199)", _mixed, svg)
-    return Picture(svg, name, caption, alt, provenance(results))
+    return Picture(svg, name, caption, alt, provenance(results), _csv(results))
+
+
+def _csv(results: pd.DataFrame) -> str:
+    fixed = [name for name in RUN_FIELDS if name not in ("seed", "momentum", "val_size")]
+    last = results.assign(runs=1, initial_norm=results["norm"].str[0], final_norm=results["norm"].str[-1])
+    how = {"test_accuracy": "mean", "last_test_accuracy": "mean", "initial_norm": "mean", "final_norm": "mean", "runs": "sum"}
+    return last.groupby(fixed, as_index=False).agg(how).to_csv(index=False, float_format="%.5g")
 
 
 def _mixed(stand_in: re.Match) -> str:

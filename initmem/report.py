@@ -418,10 +418,12 @@ def verdict_page(claim: Claim) -> Page:
     parts = [f"<p>{html.escape(claim.statement)} <em>The paper:</em> {html.escape(_paper_figure(claim))} ({html.escape(claim.paper.condition)}).</p>"]
     for preset in PRESETS:
         rows = at_hand(claim, preset, shipped)
-        if len(rows):
-            parts.append(_card(claim.verdict(claim.split(rows, preset=preset)), f"{preset} ({len(rows)} runs, {rows['seed'].nunique()} seeds)"))
+        verdict = claim.verdict(claim.split(rows, preset=preset))
+        if verdict.outcome != "untested":
+            seeds = rows["seed"].nunique()
+            parts.append(_card(verdict, f"{preset} ({len(rows)} runs, {seeds} seed{'s' * (seeds > 1)})"))
     if len(parts) == 1:
-        parts.append("<p>No runs yet.</p>")
+        parts.append("<p>Not tested yet.</p>")
     return Page("".join(parts) + f"<p><strong>A sceptic would say:</strong> {html.escape(claim.sceptic)}</p>")
 
 

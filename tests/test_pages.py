@@ -5,12 +5,17 @@ import http.server
 import os
 import shutil
 import threading
+from pathlib import Path
 from urllib.parse import urlsplit
+from xml.etree import ElementTree
 
+import pandas as pd
 import pytest
 import yaml
 
+import initmem
 from conftest import ROOT
+from initmem import store
 
 BUDGET = 1_500_000  # bytes a page may load in all
 BUDGETS = {"book/explorer": 4_000_000}  # and where it embeds all runs
@@ -173,4 +178,21 @@ def test_search_box_opens_from_a_chapter(browser, site):
         visit.page.keyboard.type("bootstrap")
         visit.page.keyboard.press("Enter")
         visit.page.wait_for_selector("#search-results li a")
+        assert visit.errors == []
+
+
+def test_a_figure_can_be_taken_away_as_picture_and_as_numbers(browser, site):
+    with Visit(browser, site, "book/sgd-remembers", "dark", 1360) as visit:
+        with visit.page.expect_download() as picture:
+            visit.page.get_by_text("Picture (SVG)").first.click()
+        svg = Path(picture.value.path()).read_text(encoding="utf-8")
+        assert ElementTree.fromstring(svg).tag.endswith("svg") and "var(" not in svg, "a file knows nothing of the page's variables"
+        with visit.page.expect_download() as numbers:
+            visit.page.get_by_text("Data (CSV)").first.click()
+        rows = pd.read_csv(numbers.value.path())
+        claim = initmem.claim("sgd-remembers")
+        sgd = claim.split(initmem.at_hand(claim, "digits", store.read(cached=False)), preset="digits")["sgd"]
+        mine = rows.query("dataset == 'digits' and optimizer == 'sgd' and sigma_w == 0.1").iloc[0]
+        assert mine["runs"] == 10
+        assert mine["test_accuracy"] == pytest.approx(sgd[sgd["sigma_w"] == 0.1]["test_accuracy"].mean(), abs=1e-4)
         assert visit.errors == []

@@ -1,0 +1,31 @@
+// Beside every figure's data: the picture as an SVG file in today's colours, and the way to the runs.
+document.addEventListener("DOMContentLoaded", () => {
+  const explorer = document.querySelector('a[href$="explorer.html"]');
+  for (const data of document.querySelectorAll("a.initmem-csv")) {
+    const figure = data.parentElement.previousElementSibling;
+    const svg = figure && figure.querySelector("svg");
+    if (!svg) continue;
+    const link = document.createElement("a");
+    link.textContent = "Picture (SVG)";
+    link.href = "#" + figure.id;
+    link.download = figure.id + ".svg";
+    link.addEventListener("click", () => {
+      const copy = svg.cloneNode(true);
+      const drawn = [svg, ...svg.querySelectorAll("*")];
+      [copy, ...copy.querySelectorAll("*")].forEach((part, i) => {
+        const style = getComputedStyle(drawn[i]); // a file knows nothing of the page's variables
+        for (const name of ["fill", "stroke", "font-family"]) part.style.setProperty(name, style.getPropertyValue(name));
+      });
+      copy.style.background = getComputedStyle(document.body).backgroundColor;
+      copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
+      link.href = URL.createObjectURL(new Blob([copy.outerHTML], { type: "image/svg+xml" }));
+    });
+    data.after(" · ", link);
+    if (explorer) {
+      const runs = document.createElement("a");
+      runs.textContent = "All runs";
+      runs.href = explorer.href;
+      link.after(" · ", runs);
+    }
+  }
+});
