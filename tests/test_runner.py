@@ -187,8 +187,9 @@ def test_a_killed_sweep_keeps_what_is_finished(own_store):
     runs, rng = grid(TINY.replace(epochs=10), seed=range(30), sigma_w=[0.5, 1.0]), random.Random(0)
     kept = store.read(shipped=False)
     for more in (1, 7, 15):
-        process, deadline = start_sweep(runs), time.monotonic() + 120
+        process, deadline = start_sweep(runs), time.monotonic() + 600
         while len(list(store.results_dir().glob("*.parquet"))) < len(kept) + more and time.monotonic() < deadline:
+            assert process.poll() is None
             time.sleep(0.01)
         time.sleep(rng.uniform(0, 0.2))
         os.killpg(process.pid, signal.SIGKILL)
@@ -206,6 +207,6 @@ def test_a_killed_sweep_keeps_what_is_finished(own_store):
 def test_two_sweeps_at_once_share_a_store(own_store):
     runs = grid(TINY.replace(epochs=4), seed=range(8), sigma_w=[0.5, 1.0])
     both = [start_sweep(runs), start_sweep(runs[::-1])]
-    assert [process.wait(timeout=120) for process in both] == [0, 0]
+    assert [process.wait(timeout=600) for process in both] == [0, 0]
     assert len(store.read(shipped=False)) == len(runs) and store.verify() == []
     assert sorted(path.suffix for path in store.results_dir().iterdir()) == [".parquet"] * len(runs), "nothing half-written"
