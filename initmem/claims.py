@@ -166,6 +166,8 @@ class Claim(Checked):
             return {name: run for run, name in reversed({run: name for name, run in bases.items()}.items())}
         common = {name: getattr(p, name) for name in ("batch_size", "epochs") if getattr(p, name) is not None}
         own = {name: getattr(p, name) for name in ("lr", "weight_decay") if getattr(p, name) is not None}
+        if "weight_decay" in own and any(cell.weight_decay is not None for cell in self.cells.values()):
+            raise InitmemError(f"weight_decay = {p.weight_decay:g} does not fit {self.id!r}, whose cells vary it: leave it out")
         return {name: cell.base(p.preset, common, own) for name, cell in self._cells_for(p.optimizers).items()}
 
     def _cells_for(self, optimizers: list[str] | None) -> dict[str, Cell]:

@@ -311,6 +311,13 @@ def disagreement_over(results: pd.DataFrame, what: str) -> Estimate:
     return bootstrap(np.array([100 * np.mean([(predictions[a] != predictions[b]).mean() for a, b in mine]) for mine in pairs]), lambda means: means)
 
 
+def disagreement_between(first: pd.DataFrame, second: pd.DataFrame) -> Estimate:
+    """Disagreement in % of test images between two recipes at equal seed and σ_w, mean over σ_w, over seeds."""
+    both = first.merge(second, on=["seed", "sigma_w"])
+    share = [100 * disagreement(a, b) for a, b in zip(both["predictions_x"], both["predictions_y"], strict=True)]
+    return bootstrap(both.assign(share=share).groupby("seed")["share"].mean().to_numpy(), lambda means: means)
+
+
 def disagreement_map(results: pd.DataFrame) -> pd.DataFrame:
     """Mean disagreement over seeds, in % of test images, between every two scales of one recipe: scales × scales."""
     recipe(results)

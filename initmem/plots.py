@@ -56,6 +56,9 @@ _THEME = {
 }
 
 
+Cells = dict[str, pd.DataFrame]  # rows of each recipe, by its name in the ledger
+
+
 @dataclass(frozen=True)
 class Picture:
     """A finished figure with its caption, alt text and the runs it was drawn from. Displays itself in a notebook."""
@@ -79,6 +82,20 @@ class Picture:
 
     def __repr__(self) -> str:
         return self.alt
+
+
+class NoPicture(str):
+    """What stands in a picture's place where there is nothing to draw. Displays itself in a notebook."""
+
+    def _repr_html_(self) -> str:
+        return f"<p>{html.escape(self)}</p>"
+
+
+def _one_scale(cells: Cells) -> bool:
+    return any(rows["sigma_w"].nunique() < 2 for rows in cells.values())
+
+
+_NEEDS_SCALES = "This picture needs at least two values of σ_w."
 
 
 def picture(figure: Figure, name: str, caption: str, alt: str, results: pd.DataFrame) -> Picture:
@@ -141,7 +158,6 @@ def _axes(columns: int, width: float, height: float) -> tuple[Figure, np.ndarray
     return figure, np.atleast_1d(figure.subplots(1, columns))
 
 
-Cells = dict[str, pd.DataFrame]  # rows of each recipe, by its name in the ledger
 
 
 def label(name: str) -> str:
@@ -276,8 +292,10 @@ def spreads(panels: dict[str, Cells], paper: dict[str, float], name: str, captio
     return picture(figure, name, caption, "Spreads compared. " + "; ".join(sentences) + ".", _all(panels))
 
 
-def spread_against(lines: dict[str, Cells], x: str, name: str, caption: str) -> Picture:
+def spread_against(lines: dict[str, Cells], x: str, name: str, caption: str) -> Picture | NoPicture:
     """Spread against one field of the recipes (`batch_size`, `epochs`), a line for each group of cells, with intervals."""
+    if not lines or any(_one_scale(cells) for cells in lines.values()):
+        return NoPicture(_NEEDS_SCALES)
     with matplotlib.rc_context(_THEME):
         figure, (ax,) = _axes(1, 5.4, 3.8)
         sentences, series = [], list(_SERIES.values())
@@ -297,8 +315,10 @@ def spread_against(lines: dict[str, Cells], x: str, name: str, caption: str) -> 
     return picture(figure, name, caption, f"Spread against {names[x]}. " + " ".join(sentences), everything)
 
 
-def spread_map(cells: Cells, name: str, caption: str) -> Picture:
+def spread_map(cells: Cells, name: str, caption: str) -> Picture | NoPicture:
     """The spread over learning rate and L2 as a map of numbers, with lines of equal T_L2; T_SGD stands below each rate."""
+    if _one_scale(cells):
+        return NoPicture(_NEEDS_SCALES)
     bases = {cell: metrics.run_of(rows) for cell, rows in cells.items()}
     rates, decays = (sorted({getattr(run, field) for run in bases.values()}) for field in ("lr", "weight_decay"))
     values = np.full((len(decays), len(rates)), np.nan)
@@ -330,8 +350,10 @@ def spread_map(cells: Cells, name: str, caption: str) -> Picture:
     return picture(figure, name, caption, "Map of the spread over learning rate and L2. " + " ".join(sentences), pd.concat(cells.values()))
 
 
-def spread_on_clock(cells: Cells, name: str, caption: str) -> Picture:
+def spread_on_clock(cells: Cells, name: str, caption: str) -> Picture | NoPicture:
     """Spread of every recipe against the clock that drives it, coloured by what kind of recipe it is."""
+    if _one_scale(cells):
+        return NoPicture(_NEEDS_SCALES)
     kinds = {"t_sgd": r"SGD: $T_{SGD}$", "t_l2": r"SGD with L2: $T_{L2}$", "t_adapt": r"adaptive: $T_{adapt}$"}
     with matplotlib.rc_context(_THEME):
         figure, (ax,) = _axes(1, 6.2, 4.2)
@@ -374,8 +396,10 @@ def one_curve(cells: Cells, name: str, caption: str) -> Picture:
     return picture(figure, name, caption, f"Test accuracy against learning rate and against effective rate. A curve in {'; in '.join(shares)}.", rows)
 
 
-def gradient_paths(cells: Cells, name: str, caption: str) -> Picture:
+def gradient_paths(cells: Cells, name: str, caption: str) -> Picture | NoPicture:
     """Σ ‖W‖²‖g‖² of the convolutions of SGD against η/σ_w², mean over seeds, a colour for each σ_w."""
+    if any(metrics.recipe(rows)["weight_decay"] for rows in cells.values()):
+        return NoPicture("This picture needs runs without weight decay, which pulls on the norm as well.")
     rows = pd.concat(cells.values())
     rows = rows.assign(path=[metrics.gradient_path(row) for _, row in rows.iterrows()])
     means = rows.groupby(["sigma_w", "lr"], as_index=False)["path"].mean()

@@ -236,6 +236,8 @@ def collapse_words(cells: Cells, power: int | None = None) -> str:
 
 def power_table(groups: dict[str, Cells], powers: Iterable[float] = (0, 0.5, 1, 1.5, 2, 2.5)) -> pd.DataFrame:
     """For each group of recipes, the share of variance in % that one curve in η/σ_w^p explains, a column a p."""
+    if any(rows["sigma_w"].nunique() < 2 for cells in groups.values() for rows in cells.values()):
+        return pd.DataFrame([{"": "needs at least two values of σ_w"}])
     return pd.DataFrame(
         {"": title, **{f"p = {p:g}": f"{100 * metrics.collapse(list(cells.values()), p).value:.0f}" for p in powers}}
         for title, cells in groups.items()
@@ -244,44 +246,41 @@ def power_table(groups: dict[str, Cells], powers: Iterable[float] = (0, 0.5, 1, 
 
 def order_table(cells: Cells) -> pd.DataFrame:
     """How well each candidate orders the recipes by spread: rank correlation with interval, the best first."""
-    orders = {name: _order(cells, name) for name in _CANDIDATES} if len(cells) > 2 else {}
+    orders = {name: _order(cells, name) for name in _CANDIDATES} if _rankable(cells) else {}
     ranked = sorted(orders.items(), key=lambda item: item[1].value if np.isfinite(item[1].value) else 1)
     rows = [{"ordered by": name, "rank correlation": _bracket(order, ".2f"), "seeds": order.n} for name, order in ranked]
-    return pd.DataFrame(rows or [{"ordered by": "nothing: too few recipes"}])
+    return pd.DataFrame(rows or [{"ordered by": "nothing: too few recipes or scales"}])
 
 
 def order_words(cells: Cells, name: str) -> str:
     """One line of `order_table` in running text."""
-    return _order(cells, name).words(".2f") if len(cells) > 2 else "not defined for so few recipes"
+    return _order(cells, name).words(".2f") if _rankable(cells) else "not defined for so few recipes or scales"
+
+
+def _rankable(cells: Cells) -> bool:
+    return len(cells) > 2 and min(rows["sigma_w"].nunique() for rows in cells.values()) > 1
 
 
 def _order(cells: Cells, name: str) -> metrics.Estimate:
-    return metrics.rank_correlation(list(cells.values()), [_CANDIDATES[name](metrics.run_of(rows), rows) for rows in cells.values()])
+    return metrics.rank_correlation(list(cells.values()), [_CANDIDATES[name](metrics.run_of(rows)) for rows in cells.values()])
 
 
-def _effective_clock(run: Run, results: pd.DataFrame) -> float:
-    norm = float(np.median(results["norm"].str[0]))
-    power = 1 if active_clock(run) == "t_adapt" else 2
-    return run_clocks(run).steps * (run.lr / norm**power) ** (2 if power == 2 else 1)
-
-
-_CANDIDATES: dict[str, Callable[[Run, pd.DataFrame], float]] = {
-    "driving clock": lambda run, _: getattr(run_clocks(run), active_clock(run)),
-    "T_SGD": lambda run, _: run_clocks(run).t_sgd,
-    "T_L2": lambda run, _: run_clocks(run).t_l2,
-    "T_adapt = Σ η": lambda run, _: run_clocks(run).t_adapt,
-    "effective clock": _effective_clock,
-    "steps": lambda run, _: run_clocks(run).steps,
-    "epochs": lambda run, _: run.epochs,
+_CANDIDATES: dict[str, Callable[[Run], float]] = {
+    "driving clock": lambda run: getattr(run_clocks(run), active_clock(run)),
+    "T_SGD": lambda run: run_clocks(run).t_sgd,
+    "T_L2": lambda run: run_clocks(run).t_l2,
+    "T_adapt = Σ η": lambda run: run_clocks(run).t_adapt,
+    "steps": lambda run: run_clocks(run).steps,
+    "epochs": lambda run: run.epochs,
 }
 
 
 def misplaced_table(cells: Cells, most: int = 5) -> pd.DataFrame:
     """The recipes whose rank by driving clock is farthest from their rank by spread."""
-    if len(cells) < 3:
-        return pd.DataFrame([{"recipe": "too few recipes"}])
+    if not _rankable(cells):
+        return pd.DataFrame([{"recipe": "too few recipes or scales"}])
     spreads = 100 * np.ptp(metrics.stack(list(cells.values())).mean(0), axis=1)
-    clocks = [_CANDIDATES["driving clock"](metrics.run_of(rows), rows) for rows in cells.values()]
+    clocks = [_CANDIDATES["driving clock"](metrics.run_of(rows)) for rows in cells.values()]
     frame = pd.DataFrame({"recipe": [label(name) for name in cells], "driving clock": clocks, "spread (pp)": spreads})
     frame["place by clock"] = frame["driving clock"].rank(ascending=False).astype(int)
     frame["place by spread"] = frame["spread (pp)"].rank().astype(int)

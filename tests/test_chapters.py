@@ -91,11 +91,14 @@ def test_a_rerun_shows_both_the_readers_figures_and_the_shipped_ones(tmp_path):
     assert "your parameters" in outputs(output) and "shipped" in outputs(output)
 
 
-def test_one_scale_is_no_question(tmp_path):
+@pytest.mark.parametrize("chapter", CHAPTERS)
+def test_one_scale_is_no_question(chapter, tmp_path):
+    """Shipped rows of one scale answer, nothing is trained, and the chapter says why it does not judge."""
     output = tmp_path / "out.ipynb"
-    done = papermill("sgd-remembers", output, *QUICK, "-p", "sigma_w", "1.0", INITMEM_DATA=str(tmp_path / "cache"))
+    done = papermill(chapter, output, "-y", "{sigma_w: 0.6}", INITMEM_DATA=str(tmp_path / "cache"))
     assert done.returncode == 0, done.stderr[-3000:]
     assert "Untested" in outputs(output) and "at least two values of σ_w" in outputs(output)
+    assert not (tmp_path / "cache" / "results").exists()
 
 
 @pytest.mark.parametrize(("arguments", "says"), [

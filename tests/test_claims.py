@@ -152,6 +152,8 @@ def test_cells_multiply_the_recipe_and_take_the_readers_parameters_first():
         TIME.recipe(optimizers=["adam", "sgd"])
     with pytest.raises(InitmemError, match="leave it out"):
         claims.claim("depth-breaks").recipe(optimizers=["adam"])
+    with pytest.raises(InitmemError, match="weight_decay = 0.1 does not fit 'l2-erases'"):
+        claims.claim("l2-erases").recipe(weight_decay=0.1)
 
 
 def test_rows_find_their_cells_and_shared_ones_serve_several_claims():
@@ -216,6 +218,8 @@ def test_cells_multiply_the_recipe_and_take_the_readers_parameters_first():
         TIME.recipe(optimizers=["adam", "sgd"])
     with pytest.raises(InitmemError, match="leave it out"):
         claims.claim("depth-breaks").recipe(optimizers=["adam"])
+    with pytest.raises(InitmemError, match="weight_decay = 0.1 does not fit 'l2-erases'"):
+        claims.claim("l2-erases").recipe(weight_decay=0.1)
 
 
 def test_rows_find_their_cells_and_shared_ones_serve_several_claims():

@@ -217,6 +217,8 @@ def test_disagreement_over_scale_and_over_seed():
     assert metrics.disagreement_over(results, "seed").value == pytest.approx(100 * (1 + 0.75 + 1) / 3)
     between = metrics.disagreement_map(results)
     assert between.loc[0.5, 1.5] == pytest.approx(25.0) and between.loc[0.5, 1.0] == pytest.approx(25.0) and between.loc[1.0, 1.0] == 0
+    other = results.assign(predictions=[bytes([9, *p[1:]]) for p in results["predictions"]], precision="bf16")
+    assert metrics.disagreement_between(results, other).value == pytest.approx(25.0), "one image of four at every seed and scale"
     with pytest.raises(InitmemError, match="two seeds"):
         metrics.disagreement_over(results[results["seed"] == 0], "seed")
 
