@@ -25,11 +25,17 @@ CHECKPOINT_SECONDS = 60
 
 
 def train(
-    runs: Sequence[Run], data: Data, *, on_epoch: Callable[[], None] = lambda: None, checkpoint: Path | None = None
+    runs: Sequence[Run],
+    data: Data,
+    *,
+    optimizer: Callable[[Network, Run], torch.optim.Optimizer] = make_optimizer,
+    on_epoch: Callable[[], None] = lambda: None,
+    checkpoint: Path | None = None,
 ) -> list[dict]:
     """Train runs that differ in sigma_w alone, side by side, and return one record (a row of the store) for each.
 
-    `on_epoch` is called after every epoch. With `checkpoint` the state is saved about once a minute, and a later call
+    `optimizer` makes the optimizer from the network and the first run. A reader's own may stand in its place; its records
+    bear the name that the runs give, so keep them out of the store. `on_epoch` is called after every epoch. With `checkpoint` the state is saved about once a minute, and a later call
     with the same path goes on to the identical record.
     """
     run = runs[0]
@@ -38,20 +44,20 @@ def train(
     model = build(run, data.train_images.shape[-1], len(data.classes), [r.sigma_w for r in runs])
     model.to(engine.device, memory_format=torch.channels_last)
     initial = [weight.detach().clone() for _, weight in kernels(model)]
-    optimizer = make_optimizer(model, run)
+    stepper = optimizer(model, run)
     state = State(model, initial)
-    if checkpoint and checkpoint.exists() and not state.load(checkpoint, model, optimizer):
+    if checkpoint and checkpoint.exists() and not state.load(checkpoint, model, stepper):
         checkpoint.unlink()  # damaged: start over, on a network that nothing has touched
-        return train(runs, data, on_epoch=on_epoch, checkpoint=checkpoint)
+        return train(runs, data, optimizer=optimizer, on_epoch=on_epoch, checkpoint=checkpoint)
     saved = time.monotonic()
 
     while state.epoch < run.epochs and not state.diverged.all():
-        training = train_epoch(model, optimizer, images, run, state.epoch, engine)
+        training = train_epoch(model, stepper, images, run, state.epoch, engine)
         _, validation = evaluate(model, images["val"], images["val_labels"], engine)
         state.record_epoch(model, initial, training, validation)
         on_epoch()
         if checkpoint and time.monotonic() - saved > CHECKPOINT_SECONDS:
-            state.save(checkpoint, model, optimizer)
+            state.save(checkpoint, model, stepper)
             saved = time.monotonic()
 
     last_predictions, last = evaluate(model, images["test"], images["test_labels"], engine)
