@@ -9,6 +9,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+import initmem
 from initmem import chapters, claims, store
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -130,3 +131,19 @@ def test_notebooks_carry_no_output_and_no_path():
     for path in (ROOT / "book").glob("*.ipynb"):
         content = json.loads(path.read_text(encoding="utf-8"))
         assert all(not cell.get("outputs") and cell.get("execution_count") is None for cell in content["cells"])
+
+
+def test_a_shipped_number_comes_back_when_its_rows_are_hidden(monkeypatch, tmp_path):
+    """One cell trained anew on digits, two seeds, three scales: the spread lies within the shipped interval, give or take a seed."""
+    claim = claims.claim("sgd-remembers")
+    scales, parameters = [0.1, 1.0, 2.5], dict(preset="digits", seeds=2, sigma_w=[0.1, 1.0, 2.5])
+    shipped = claim.split(claims.at_hand(claim, "digits", store.read(cached=False)), preset="digits")["sgd"]
+    shipped = shipped[shipped["sigma_w"].isin(scales)]
+    monkeypatch.setenv("INITMEM_DATA", str(tmp_path / "cache"))
+    monkeypatch.setenv("INITMEM_SHIPPED", str(empty_folder(tmp_path)))
+    runs = [run for run in claim.runs(**parameters) if run.optimizer == "sgd"]
+    anew = initmem.sweep(runs, progress=False)
+    assert len(store.read()) == len(runs) == 6, "all were trained"
+    interval = initmem.spread(shipped)
+    assert interval.low - 2 < initmem.spread(anew).value < interval.high + 2
+    assert initmem.radial_memory(anew).value == pytest.approx(initmem.radial_memory(shipped).value, abs=0.03)
