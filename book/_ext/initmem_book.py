@@ -1,6 +1,7 @@
 """What this book needs from Sphinx beyond Jupyter Book: an execution cache that knows when it is stale, light pages."""
 
 import hashlib
+import logging
 import os
 import platform
 import re
@@ -11,6 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from fontTools import subset
+from jupyter_cache import get_cache
+from jupyter_cache.executors import load_executor
+from myst_nb.core.read import is_myst_markdown_notebook
 from sphinx.application import Sphinx
 from sphinx.ext.autodoc.mock import MockFinder
 
@@ -47,6 +51,26 @@ def set_execution_cache(app: Sphinx, config: Any) -> None:
         if old != current:
             shutil.rmtree(old, ignore_errors=True)
     config.nb_execution_cache_path = str(current)
+
+
+def execute_side_by_side(app: Sphinx, env: Any, docnames: list[str]) -> None:
+    """Execute the chapters that are not in the cache on all cores, before Sphinx would do it one after the other.
+
+    What fails is not cached: Sphinx then executes it again, and says why it fails.
+    """
+    if app.builder.format != "html":
+        return
+    cache = get_cache(app.config.nb_execution_cache_path)
+    for name in docnames:
+        path = env.doc2path(name)
+        if path.endswith(".md") and is_myst_markdown_notebook(Path(path).read_text(encoding="utf-8")):
+            cache.add_nb_to_project(path, read_data={"name": "myst_nb_md", "type": "plugin"})
+    if records := cache.list_project_records():
+        logger = logging.getLogger(__name__)
+        logger.setLevel(logging.ERROR)
+        load_executor("local-parallel", cache, logger).run_and_cache(timeout=app.config.nb_execution_timeout)
+        for record in records:
+            cache.remove_nb_from_project(record.pk)
 
 
 def set_address(app: Sphinx, config: Any) -> None:
@@ -135,6 +159,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     sys.meta_path.insert(0, MockFinder(["torch", "torchvision"]))
     app.connect("config-inited", set_execution_cache)
     app.connect("config-inited", set_address)
+    app.connect("env-before-read-docs", execute_side_by_side)
     app.connect("html-page-context", add_math)
     app.connect("html-page-context", plain_citations)
     app.connect("build-finished", slim_icons)
