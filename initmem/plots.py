@@ -75,13 +75,18 @@ class Picture:
         label = f'<svg role="img" aria-label="{html.escape(self.alt)}" '
         return (
             f'<figure class="initmem-figure" id="{self.name}">{self.svg.replace("<svg ", label, 1)}'
-            f"<figcaption>{html.escape(self.caption)}</figcaption></figure>"
+            f"<figcaption>{subscripts(html.escape(self.caption))}</figcaption></figure>"
             f'<p class="initmem-provenance">{html.escape(self.provenance)} <a class="initmem-csv" download="{self.name}.csv" '
             f'href="data:text/csv;charset=utf-8,{urllib.parse.quote(self.csv)}">Data (CSV)</a></p>'
         )
 
     def __repr__(self) -> str:
         return self.alt
+
+
+def subscripts(text: str) -> str:
+    """HTML in which symbols such as σ_w and T_SGD have real subscripts."""
+    return re.sub(r"(σ|τ|T|‖W)_(\w+)", r"\1<sub>\2</sub>", text)
 
 
 class NoPicture(str):
@@ -111,7 +116,8 @@ def picture(figure: Figure, name: str, caption: str, alt: str, results: pd.DataF
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
     svg = re.sub(r"font-family: [^;\"]*", "font-family: inherit", svg)
-    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)  # a hundredth of a point is finer than any screen
+    # In tags, not in the text between them: a hundredth of a point is finer than any screen.
+    svg = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d\.\d\d)\d+", r"\1", tag[0]), svg)
     svg = re.sub(r"\s*\n\s*", " ", svg)
     for stand_in, style in _STYLES.items():
         svg = svg.replace(stand_in, style)

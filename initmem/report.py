@@ -12,7 +12,7 @@ from initmem import metrics, store
 from initmem.claims import Claim, Parameters, Verdict, at_hand, scoreboard
 from initmem.clocks import PAPER_REGIMES, Clocks, active_clock, paper_clocks, run_clocks
 from initmem.config import PRESETS, Run
-from initmem.plots import LABELS, Cells, label, provenance
+from initmem.plots import LABELS, Cells, label, provenance, subscripts
 
 
 def memory_table(cells: Cells) -> pd.DataFrame:
@@ -361,7 +361,7 @@ class Page(str):
     """A piece of HTML that displays itself in a notebook, with subscripts for symbols such as σ_w and T_SGD."""
 
     def _repr_html_(self) -> str:
-        return re.sub(r"(σ|τ|T|‖W)_(\w+)", r"\1<sub>\2</sub>", self)
+        return subscripts(self)
 
 
 def html_table(frame: pd.DataFrame, classes: str | None = None) -> Page:

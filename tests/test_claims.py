@@ -1,14 +1,14 @@
 """Verdicts on tables made to deserve them, and the ledger itself."""
 
+import io
+
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
 import initmem
-import initmem
-from initmem import claims, report
-from initmem.clocks import active_clock
+from initmem import claims, plots, report
 from initmem.clocks import active_clock
 from initmem.config import InitmemError, grid, preset
 from initmem.metrics import Estimate
@@ -276,3 +276,15 @@ def test_a_rerun_says_what_changed():
     card = report.cards(REMEMBERS, {"digits, your parameters (5 seeds)": own, "digits, shipped (5 seeds)": shipped})
     assert "SGD: the spread falls from 15.0 to 5.0 pp; T_SGD is 1e+02 times as large" in card
     assert "What your parameters changed" not in report.cards(REMEMBERS, {"digits (5 seeds)": shipped})
+
+
+def test_a_picture_shows_numbers_in_full_and_offers_its_rows():
+    base = REMEMBERS.recipe()["sgd"]
+    cells = {(lr, decay): table([0.95, 0.9, 0.8], 1, base=base.replace(lr=lr, weight_decay=decay)) for lr, decay in [(0.0003, 0.001), (0.0003, 0.01), (0.003, 0.001), (0.003, 0.01)]}
+    made = dict(wall_seconds=1.0, data_source="x", data_fingerprint="x", device="x", git_revision="", date="x", precision_used="x", torch_version="x")
+    cells = {f"{i}": rows.assign(**made) for i, rows in enumerate(cells.values())}
+    picture = plots.spread_map(cells, "map", "over σ_w")
+    assert ">0.0003<" in picture.svg and ">0.003<" in picture.svg, "rounding is for coordinates"
+    assert "σ<sub>w</sub>" in picture._repr_html_()
+    rows = pd.read_csv(io.StringIO(picture.csv))
+    assert len(rows) == 3 * len(cells) and set(rows["runs"]) == {5}
