@@ -268,6 +268,7 @@ def trajectories(cells: Cells, name: str, caption: str, seed: int = 0, column: s
                 _plain_ticks(ax, x=False)
         for ax in axes.flat[: len(cells)][-columns:]:
             ax.set_xlabel("epoch")
+            ax.tick_params(labelbottom=True)  # a removed panel below took them away
         for ax in axes[:, 0]:
             ax.set_ylabel(what)
         handles, labels = axes[0, 0].get_legend_handles_labels()
