@@ -31,9 +31,9 @@ def outputs(path):
     return "\n".join(str(data) for output in shown for data in [output.get("data", {}), output.get("text", "")] if data)
 
 
-@pytest.mark.parametrize("notebook", sorted(path.name for path in (ROOT / "book").glob("*.ipynb")))
-def test_every_notebook_executes_without_torch(notebook, tmp_path):
-    """nbval runs each cell; a cell that raises fails. Importing torch raises."""
+@pytest.mark.parametrize("notebook", ["sgd-remembers.ipynb", "verdict.ipynb"])
+def test_a_notebook_executes_without_torch(notebook, tmp_path):
+    """nbval runs each cell; importing torch raises. Two of them: the strict build executes all, without torch as well."""
     trap = tmp_path / "torch"
     trap.mkdir()
     (trap / "__init__.py").write_text('raise ImportError("torch must not be imported by the book")\n')
