@@ -301,7 +301,7 @@ def claim(name: str) -> Claim:
 def at_hand(claim: Claim, preset: str, results: pd.DataFrame) -> pd.DataFrame:
     """The rows of a table that belong to a claim's recipe at one preset, from the copy of the data that has most."""
     wanted = {_key(run.model_dump(), RUN_FIELDS) for run in claim.runs(preset=preset)}
-    mine = results[[key in wanted for key in _keys(results, RUN_FIELDS)]]
+    mine = results.loc[[key in wanted for key in _keys(results, RUN_FIELDS)]]
     copies = mine["data_fingerprint"].value_counts()
     return mine[mine["data_fingerprint"] == copies.index[0]] if len(copies) else mine
 

@@ -288,3 +288,9 @@ def test_a_picture_shows_numbers_in_full_and_offers_its_rows():
     assert "σ<sub>w</sub>" in picture._repr_html_()
     rows = pd.read_csv(io.StringIO(picture.csv))
     assert len(rows) == 3 * len(cells) and set(rows["runs"]) == {5}
+
+
+def test_an_empty_store_answers_nothing_and_breaks_nothing(own_store):
+    nothing = initmem.read()
+    assert claims.at_hand(REMEMBERS, "digits", nothing).empty and REMEMBERS.split(nothing) == {}
+    assert {verdict.outcome for verdict in claims.scoreboard(nothing).values()} == {"untested"}
