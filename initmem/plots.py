@@ -381,8 +381,10 @@ def spread_on_clock(cells: Cells, name: str, caption: str) -> Picture | NoPictur
     return picture(figure, name, caption, "Spread against driving clock. " + " ".join(sentences), pd.concat(cells.values()).drop_duplicates("run_id"))
 
 
-def one_curve(cells: Cells, name: str, caption: str) -> Picture:
+def one_curve(cells: Cells, name: str, caption: str) -> Picture | NoPicture:
     """Test accuracy against η (left) and against η/σ_w² or η/σ_w (right), a colour for each σ_w."""
+    if _one_scale(cells):
+        return NoPicture(_NEEDS_SCALES)
     power = 2 if metrics.recipe(next(iter(cells.values())))["optimizer"] in ("sgd", "momentum") else 1
     rows = pd.concat(cells.values())
     scales = sorted(rows["sigma_w"].unique())

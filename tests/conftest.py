@@ -1,8 +1,12 @@
 """The book, built once for every test that looks at it."""
 
+import functools
+import http.server
 import os
+import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import hypothesis
@@ -13,6 +17,10 @@ hypothesis.settings.register_profile("any-machine", deadline=None)
 hypothesis.settings.load_profile("any-machine")
 
 ROOT = Path(__file__).resolve().parents[1]
+ARGUMENTS = (
+    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
+    "--disable-component-update --disable-sync"
+).split()
 
 
 def build_book(source: Path, output: Path, no_torch: bool = False) -> subprocess.CompletedProcess:
@@ -41,6 +49,29 @@ def built_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if result.returncode:
         pytest.fail("the strict build failed:\n" + result.stdout[-6000:], pytrace=False)
     return output / "_build" / "html"
+
+
+@pytest.fixture(scope="session")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    names = ("chromium", "chromium-browser", "google-chrome")
+    path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    if not path:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium: set CHROMIUM to its path")
+    with playwright.sync_playwright() as started:
+        yield started.chromium.launch(executable_path=path, args=ARGUMENTS)
+
+
+@pytest.fixture(scope="session")
+def site(built_book):
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *arguments):
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=built_book))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
 
 
 @pytest.fixture

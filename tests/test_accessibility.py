@@ -2,7 +2,7 @@
 
 import pytest
 
-from test_pages import Visit, browser, pages, site  # noqa: F401  (fixtures)
+from test_pages import Visit, pages
 
 axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
 
@@ -21,12 +21,12 @@ CASES = [(name, "light") for name in pages()] + [(name, "dark") for name in ("bo
 
 
 @pytest.mark.parametrize(("name", "scheme"), CASES)
-def test_page_is_accessible(browser, site, name, scheme):  # noqa: F811
+def test_page_is_accessible(browser, site, name, scheme):
     with Visit(browser, site, name, scheme, 1360) as visit:
         assert violations(visit.page) == []
 
 
-def test_axe_finds_what_it_should(browser):  # noqa: F811
+def test_axe_finds_what_it_should(browser):
     page = browser.new_page()
     page.set_content("<html lang=en><title>t</title><main><h1>t</h1><img src='data:,'><input></main></html>")
     assert {line.split(" ")[0] for line in violations(page)} == {"image-alt", "label"}
@@ -34,7 +34,7 @@ def test_axe_finds_what_it_should(browser):  # noqa: F811
 
 
 @pytest.mark.parametrize("name", ["book/explorer", "book/calculator"])
-def test_interactive_page_without_scripts(browser, site, name):  # noqa: F811
+def test_interactive_page_without_scripts(browser, site, name):
     context = browser.new_context(java_script_enabled=False)
     page = context.new_page()
     page.goto(f"{site}/{name}.html")

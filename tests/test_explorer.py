@@ -12,7 +12,6 @@ from conftest import ROOT
 from initmem import metrics, store
 from initmem.clocks import active_clock, run_clocks
 from initmem.config import preset
-from test_pages import browser  # noqa: F401  (a fixture)
 
 pytest.importorskip("sphinx", reason="the book's requirements are not installed")
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
@@ -36,7 +35,7 @@ def folder(tmp_path_factory, shipped):
 
 
 @pytest.fixture
-def visit(browser, folder):  # noqa: F811
+def visit(browser, folder):
     """A function that opens one of them, and fails the test if the page complains or asks for anything outside."""
     context = browser.new_context(viewport={"width": 1000, "height": 900})
     faults = []

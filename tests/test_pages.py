@@ -1,10 +1,5 @@
 """The built pages in a browser: quiet, self-contained, light, readable on a phone and in the dark."""
 
-import functools
-import http.server
-import os
-import shutil
-import threading
 from pathlib import Path
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
@@ -19,10 +14,6 @@ from initmem import store
 
 BUDGET = 1_500_000  # bytes a page may load in all
 BUDGETS = {"book/explorer": 4_000_000}  # and where it embeds all runs
-ARGUMENTS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
 
 
 # Where text must have a contrast of 4.5:1.
@@ -70,29 +61,6 @@ def pages() -> list[str]:
     toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
     chapters = [chapter["file"] for part in toc["parts"] for chapter in part["chapters"]]
     return [toc["root"], *chapters, "genindex", "search"]
-
-
-@pytest.fixture(scope="session")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    if not path:
-        (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium: set CHROMIUM to its path")
-    with playwright.sync_playwright() as started:
-        yield started.chromium.launch(executable_path=path, args=ARGUMENTS)
-
-
-@pytest.fixture(scope="session")
-def site(built_book):
-    class Quiet(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=built_book))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
 
 
 class Visit:

@@ -8,7 +8,6 @@ import jupytext
 import pytest
 
 from conftest import ROOT
-from test_pages import browser  # noqa: F401  (a fixture)
 
 nbclient = pytest.importorskip("nbclient", reason="the book's requirements are not installed")
 sys.path.insert(0, str(ROOT / "book" / "_ext"))
@@ -60,7 +59,7 @@ def test_decks_stand_alone(decks):
     assert "In pairs" in decks["ninety"][0] and "In pairs" not in decks["fifty"][0] + decks["fifty"][1]
 
 
-def test_keys_move_through_a_deck(decks, browser, tmp_path):  # noqa: F811
+def test_keys_move_through_a_deck(decks, browser, tmp_path):
     (tmp_path / "deck.html").write_text(decks["fifty"][0], encoding="utf-8")
     page = browser.new_context(viewport={"width": 1280, "height": 720}).new_page()
     page.goto((tmp_path / "deck.html").as_uri())
