@@ -184,9 +184,9 @@ runner.sweep([Run(**fields) for fields in {[run.model_dump() for run in runs]!r}
 
 def test_a_killed_sweep_keeps_what_is_finished(own_store):
     """SIGKILL at random moments; then the same sweep trains only what is missing, and no row has changed."""
-    runs, rng = grid(TINY.replace(epochs=10), seed=range(30), sigma_w=[0.5, 1.0]), random.Random(0)
+    runs, rng = grid(TINY.replace(epochs=6), seed=range(16), sigma_w=[0.5, 1.0]), random.Random(0)
     kept = store.read(shipped=False)
-    for more in (1, 7, 15):
+    for more in (1, 5, 9):
         process, deadline = start_sweep(runs), time.monotonic() + 600
         while len(list(store.results_dir().glob("*.parquet"))) < len(kept) + more and time.monotonic() < deadline:
             assert process.poll() is None
@@ -200,12 +200,12 @@ def test_a_killed_sweep_keeps_what_is_finished(own_store):
         assert len(both) == len(before) and both["wall_seconds_x"].equals(both["wall_seconds_y"]), "none was trained twice"
     with concurrent.futures.ThreadPoolExecutor(1) as executor:
         again = runner.sweep(runs, executor=executor, jobs=1, progress=False)
-    assert len(again) == len(kept.merge(again, on="run_id")) + 60 - len(kept) and set(again["status"]) == {"finished"}
+    assert len(again) == len(kept.merge(again, on="run_id")) + len(runs) - len(kept) and set(again["status"]) == {"finished"}
     assert not list(cache_dir("checkpoints").glob("*"))
 
 
 def test_two_sweeps_at_once_share_a_store(own_store):
-    runs = grid(TINY.replace(epochs=4), seed=range(8), sigma_w=[0.5, 1.0])
+    runs = grid(TINY.replace(epochs=4), seed=range(4), sigma_w=[0.5, 1.0])
     both = [start_sweep(runs), start_sweep(runs[::-1])]
     assert [process.wait(timeout=600) for process in both] == [0, 0]
     assert len(store.read(shipped=False)) == len(runs) and store.verify() == []

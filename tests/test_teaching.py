@@ -52,7 +52,7 @@ def decks():
 
 def test_decks_stand_alone(decks):
     for name, (page, notebook) in decks.items():
-        assert not re.search(r"(?:src|href)=[\"']?(?!#)[^\"' >]+|url\((?!#|&quot;#)|@import", page), name
+        assert not re.search(r"(?:src|href)=[\"']?(?!#|data:)[^\"' >]+|url\((?!#|&quot;#)|@import", page), name
         assert "{glue" not in page + notebook and "{{" not in page + notebook
         assert "initmem.sweep(runs)" in notebook
         assert page.count("initmem-figure") >= 3 and f"A lesson of {slides.DECKS[name]} minutes" in page

@@ -18,7 +18,7 @@ document.addEventListener("DOMContentLoaded", () => {
       });
       copy.style.background = getComputedStyle(document.body).backgroundColor;
       copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-      link.href = URL.createObjectURL(new Blob([copy.outerHTML], { type: "image/svg+xml" }));
+      link.href = URL.createObjectURL(new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" }));
     });
     data.after(" · ", link);
     if (explorer) {
