@@ -12,8 +12,13 @@ book: install
 	$(BIN)/jupyter-book build . -W -n --keep-going
 	@echo; echo "The book is built. Open it: $(CURDIR)/_build/html/index.html"
 
+# Tests that look at the built book spend their time waiting for a browser: they run beside the others.
+PAGES := tests/test_book.py tests/test_pages.py tests/test_accessibility.py tests/test_explorer.py tests/test_teaching.py tests/test_publish.py
+
 test: install
-	$(BIN)/python -m pytest
+	@mkdir -p _build; $(BIN)/python -m pytest -p no:cacheprovider $(PAGES) > _build/pages.log 2>&1 & pages=$$!; \
+	$(BIN)/python -m pytest $(addprefix --ignore=,$(PAGES)); others=$$?; \
+	wait $$pages; seen=$$?; cat _build/pages.log; exit $$((others || seen))
 
 install: $(READY)
 

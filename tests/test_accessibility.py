@@ -16,8 +16,11 @@ def violations(page) -> list[str]:
     ]  # fmt: skip
 
 
-# Dark pages differ in colours alone, whose contrast test_pages measures on every one of them.
-CASES = [(name, "light") for name in pages()] + [(name, "dark") for name in ("book/index", "book/l2-erases", "book/explorer")]
+# A page of every kind by default, all of them with `pytest -m "slow or not slow"`. Dark pages differ in colours alone,
+# whose contrast test_pages measures.
+KINDS = [f"book/{name}" for name in ("index", "l2-erases", "verdict", "explorer", "calculator", "teaching", "rerun", "bibliography", "api")]
+CASES = [pytest.param(name, "light", marks=[] if name in KINDS else pytest.mark.slow) for name in pages()]
+CASES += [("book/l2-erases", "dark"), ("book/explorer", "dark")]
 
 
 @pytest.mark.parametrize(("name", "scheme"), CASES)

@@ -53,7 +53,11 @@ def test_a_chapter_has_its_documented_parameters(chapter):
     assert all(" # " in line for line in lines), "each says what it is and may be"
 
 
-@pytest.mark.parametrize("chapter", CHAPTERS)
+# By default those that differ in what they vary; all of them with `pytest -m "slow or not slow"`.
+OFTEN = ("sgd-remembers", "time-is-not-enough", "batch-slows", "rate-in-disguise")
+
+
+@pytest.mark.parametrize("chapter", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in CHAPTERS])
 def test_a_chapter_reruns_from_an_empty_store_with_other_parameters(chapter, tmp_path):
     """From the repository's root and from the book's folder by turns; one seed where a claim has many cells."""
     entry = claims.claim(chapters.chapters()[chapter])
@@ -92,7 +96,7 @@ def test_a_rerun_shows_both_the_readers_figures_and_the_shipped_ones(tmp_path):
     assert "your parameters" in outputs(output) and "shipped" in outputs(output)
 
 
-@pytest.mark.parametrize("chapter", ["sgd-remembers", "l2-erases", "batch-slows", "clocks-order", "rate-in-disguise"])
+@pytest.mark.parametrize("chapter", [*(pytest.param(name, marks=pytest.mark.slow) for name in ("sgd-remembers", "l2-erases", "batch-slows")), "clocks-order", "rate-in-disguise"])
 def test_one_scale_is_no_question(chapter, tmp_path):
     """Shipped rows of one scale answer, nothing is trained, and the chapter says why it does not judge."""
     output = tmp_path / "out.ipynb"

@@ -122,7 +122,7 @@ def test_series_colours_stand_out(browser, site, scheme):
         assert visit.page.evaluate(CONTRAST, ["#probe b", 3]) == []
 
 
-@pytest.mark.parametrize("name", [page for page in pages() if "/" in page])
+@pytest.mark.parametrize("name", ["book/index", "book/l2-erases", "book/verdict", "book/handout", "book/experiment"])
 def test_print_is_readable_from_the_dark(browser, site, name):
     with Visit(browser, site, name, "dark", 800) as visit:
         visit.page.evaluate("dispatchEvent(new Event('beforeprint'))")
