@@ -161,49 +161,6 @@ def test_fit_at_the_largest_scale_ignores_the_others():
     assert metrics.interpolated_at_largest(results).value == 0 and metrics.interpolated_share(results).value == 0.5
 
 
-def test_recipes_are_compared_on_the_seeds_and_scales_they_share():
-    whole, less = table([[0.9, 0.8, 0.5], [0.9, 0.8, 0.5]]), table([[0.9, 0.85], [0.9, 0.85], [0.1, 0.1]], optimizer="adam")
-    assert metrics.stack([whole, less]).shape == (2, 2, 2)
-    assert metrics.spread_ratio(less, whole).value == pytest.approx(0.5)
-    other = less.assign(sigma_w=less["sigma_w"] + 7)
-    with pytest.raises(InitmemError, match="share 2 seeds and 0 σ_w"):
-        metrics.spread_ratio(other, whole)
-    level = table([[0.9, 0.9]])
-    assert np.isnan(metrics.spread_ratio(whole.assign(sigma_w=whole["sigma_w"]), level).value), "no ratio to nothing"
-
-
-def test_trend_is_the_slope_over_doublings():
-    cells = [table([[0.9, 0.9 - 0.02 * i]] * 3, batch_size=4 * 2**i) for i in range(1, 5)]
-    assert metrics.trend(cells).value == pytest.approx(2.0)
-    flat = [table([[0.9, 0.85]] * 3, batch_size=4 * 2**i, lr=0.1) for i in range(1, 5)]
-    assert metrics.trend_ratio(flat, cells).value == pytest.approx(0.0, abs=1e-9)
-
-
-def test_rank_correlation_against_scipy():
-    from scipy.stats import spearmanr
-
-    rng = np.random.default_rng(3)
-    spreads, x = rng.uniform(0, 0.2, 7), rng.normal(size=7)
-    cells = [table([[0.9, 0.9 - s]] * 2, lr=0.01 * (i + 1)) for i, s in enumerate(spreads)]
-    assert metrics.rank_correlation(cells, x).value == pytest.approx(spearmanr(spreads, x).statistic)
-
-
-def test_collapse_is_whole_for_one_curve_and_not_for_another():
-    rates, scales = 0.001 * 3.0 ** np.arange(5), 0.5 * np.arange(1, 5)
-    curve = lambda x: 0.8 - 0.01 * (x + 3) ** 2 + 0.002 * x  # noqa: E731
-    cells = [table([curve(np.log10(rate / scales**2))] * 2, lr=rate) for rate in rates]
-    assert metrics.collapse(cells).value == pytest.approx(1.0)
-    assert metrics.collapse(cells, power=0).value < 0.9
-    adam = [table([curve(np.log10(rate / scales))] * 2, lr=rate, optimizer="adam") for rate in rates]
-    assert metrics.collapse(adam).value == pytest.approx(1.0) and metrics.collapse(adam, power=2).value < 0.99
-
-
-def test_fit_at_the_largest_scale_ignores_the_others():
-    results = table([[0.9, 0.8]] * 2)
-    results["train_accuracy"] = [np.array([0.5, 1.0 if s < 1 else 0.9]) for s in results["sigma_w"]]
-    assert metrics.interpolated_at_largest(results).value == 0 and metrics.interpolated_share(results).value == 0.5
-
-
 def test_distance_of_curves_is_the_largest_difference():
     a, b = table([[0.9, 0.8, 0.7]] * 3), table([[0.9, 0.83, 0.71]] * 3, precision="bf16")
     assert metrics.curve_distance(a, b).value == pytest.approx(3.0)
