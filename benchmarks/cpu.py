@@ -24,7 +24,7 @@ from initmem.optim import make_optimizer
 from initmem.train import split, train_epoch
 
 QUICK = "--quick" in sys.argv
-IMAGES, ROUNDS = (256, 1) if QUICK else (2048, 5)
+IMAGES, ROUNDS = (256, 1) if QUICK else (1024, 5)
 SIZES = [(16, 32)] if QUICK else [(16, 32), (16, 128), (64, 128)]  # width, batch
 DATA = random_data(IMAGES)
 
