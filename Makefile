@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: book test install clean notebooks slides student
+.PHONY: book test install clean notebooks slides student pdf
 
 book: install
 	$(BIN)/initmem reproduce sgd-remembers --preset digits --seeds 3 --fresh
@@ -36,6 +36,9 @@ slides: install
 
 student: install
 	$(BIN)/python book/_ext/student.py
+
+pdf: install
+	$(BIN)/python book/_ext/pdf.py
 
 clean:
 	rm -rf _build

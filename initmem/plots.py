@@ -6,6 +6,7 @@ import html
 import io
 import re
 import urllib.parse
+import zlib
 from dataclasses import dataclass
 
 import matplotlib
@@ -70,13 +71,16 @@ class Picture:
     provenance: str
     csv: str = ""
     """The runs behind it as comma-separated values: a row a recipe and σ_w, means over seeds."""
+    recipes: tuple[str, ...] = ()
+    """Keys of the recipes behind it (`recipe_keys`), by which the explorer finds its runs."""
 
     def _repr_html_(self) -> str:
+        recipes = ",".join(self.recipes)
         label = f'<svg role="img" aria-label="{html.escape(self.alt)}" '
         return (
             f'<figure class="initmem-figure" id="{self.name}">{self.svg.replace("<svg ", label, 1)}'
             f"<figcaption>{subscripts(html.escape(self.caption))}</figcaption></figure>"
-            f'<p class="initmem-provenance">{html.escape(self.provenance)} <a class="initmem-csv" download="{self.name}.csv" '
+            f'<p class="initmem-provenance">{html.escape(self.provenance)} <a class="initmem-csv" data-recipes="{recipes}" download="{self.name}.csv" '
             f'href="data:text/csv;charset=utf-8,{urllib.parse.quote(self.csv)}">Data (CSV)</a></p>'
         )
 
@@ -122,7 +126,14 @@ def picture(figure: Figure, name: str, caption: str, alt: str, results: pd.DataF
     for stand_in, style in _STYLES.items():
         svg = svg.replace(stand_in, style)
     svg = re.sub(r"#b00(0\d\d|199)", _mixed, svg)
-    return Picture(svg, name, caption, alt, provenance(results), _csv(results))
+    return Picture(svg, name, caption, alt, provenance(results), _csv(results), recipe_keys(results))
+
+
+def recipe_keys(results: pd.DataFrame) -> tuple[str, ...]:
+    """Eight hexadecimal digits for each recipe and copy of the data among the rows, in order of first appearance."""
+    fields = [name for name in RUN_FIELDS if name not in ("sigma_w", "seed")]
+    recipes = results[[*fields, "data_fingerprint"]].drop_duplicates().to_dict("records")
+    return tuple(f"{zlib.crc32(repr(list(recipe.values())).encode()):08x}" for recipe in recipes)
 
 
 def _csv(results: pd.DataFrame) -> str:

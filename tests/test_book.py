@@ -61,8 +61,8 @@ def test_notebooks_are_plain_and_repeatable(tmp_path):
     assert notebooks.out_of_sync(tmp_path, write=False) == []
 
     document = json.loads(first)
-    assert [cell["id"] for cell in document["cells"]] == ["cell-000", "cell-001"]
-    code = document["cells"][1]
+    assert [cell["id"] for cell in document["cells"]] == ["on-colab", "cell-000", "cell-001"]
+    code = document["cells"][2]
     assert (code["metadata"]["tags"], code["outputs"], code["execution_count"]) == (["parameters"], [], None)
     assert document["metadata"]["kernelspec"]["name"] == "python3"
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from initmem import metrics, store
+from initmem import metrics, plots, store
 from initmem.clocks import active_clock, run_clocks
 from initmem.config import preset
 
@@ -133,6 +133,19 @@ def test_explorer_opens_the_provenance_of_a_run(visit, shipped):
     page.locator("#explorer-run").press("End")
     chosen = page.input_value("#explorer-run")
     assert chosen != row["run_id"] and chosen in page.text_content("#explorer-provenance") and page.url.endswith(f"#run={chosen}")
+
+
+def test_explorer_shows_the_runs_behind_a_figure(visit, shipped):
+    deciding = shipped[(shipped["seed"] < explorer.PILOT) & (shipped["dataset"] == "digits")]
+    slow, fast = (deciding[(deciding["optimizer"] == "sgd") & (deciding["lr"] == lr) & (deciding["epochs"] == 60) & (deciding["batch_size"] == 16)] for lr in (0.003, 0.03))
+    slow = slow[slow["arch"] == "resnet9"]
+    rows = pd.concat([slow[slow["precision"] == "fp32"], fast])
+    page = visit("explorer", f"#recipes={','.join(plots.recipe_keys(rows))}")
+    assert page.text_content("#explorer-count").startswith(f"{len(rows)} of {len(shipped)} runs, 2 recipes")
+    assert page.input_value("select[name=colour]") == "lr"
+    page.click("#explorer-only button")
+    page.wait_for_function(f"!document.getElementById('explorer-count').textContent.startsWith('{len(rows)} ')")
+    assert page.is_hidden("#explorer-only")
 
 
 @pytest.mark.parametrize(

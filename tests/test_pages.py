@@ -100,6 +100,7 @@ def test_page(browser, site, name, scheme):
         unset = "[...document.querySelectorAll('.math')].filter((e) => !e.querySelector('.katex')).map((e) => e.textContent)"
         assert visit.page.evaluate(unset) == []
         assert visit.page.evaluate(CONTRAST, [READ, 4.5]) == []
+        assert " object at 0x" not in visit.page.inner_text("body")  # a value that was never meant to be read
 
 
 @pytest.mark.parametrize("name", pages())
@@ -163,4 +164,7 @@ def test_a_figure_can_be_taken_away_as_picture_and_as_numbers(browser, site):
         mine = rows.query("dataset == 'digits' and optimizer == 'sgd' and sigma_w == 0.1").iloc[0]
         assert mine["runs"] == 10
         assert mine["test_accuracy"] == pytest.approx(sgd[sgd["sigma_w"] == 0.1]["test_accuracy"].mean(), abs=1e-4)
+        visit.page.get_by_text("Its runs").first.click()
+        visit.page.wait_for_selector("#explorer-only:visible")
+        assert " 3 recipes" in visit.page.text_content("#explorer-count"), "SGD and SGD with momentum on digits, SGD on laptop"
         assert visit.errors == []

@@ -17,6 +17,7 @@ from sphinx.util.docutils import SphinxDirective
 from initmem import metrics, store
 from initmem.clocks import PAPER_REGIMES, active_clock, run_clocks
 from initmem.config import InitmemError, Run
+from initmem.plots import recipe_keys
 
 POINTS = 16  # of a norm trajectory, denser at the start where norms move fastest
 PILOT = 1000  # seeds from here on chose the learning rates and decide nothing
@@ -46,7 +47,9 @@ def coded(frame: pd.DataFrame, columns: list[str]) -> tuple[list[dict], list[int
 def recipes(frame: pd.DataFrame) -> tuple[list[dict], list[int]]:
     """Every recipe with its clocks and the clock that drives it, and the number of the recipe of each row."""
     known, codes = coded(frame, RECIPE)
-    for recipe in known:
+    keys = dict(zip(codes, frame.index))  # a row of each
+    for number, recipe in enumerate(known):
+        recipe["key"] = recipe_keys(frame.loc[[keys[number]]])[0]
         run = Run(**{name: recipe[name] for name in RECIPE if name in Run.model_fields})
         times = run_clocks(run)
         recipe.update(t_sgd=short(times.t_sgd), t_l2=short(times.t_l2), t_adapt=short(times.t_adapt), driving=active_clock(run))

@@ -1,6 +1,7 @@
 """What this book needs from Sphinx beyond Jupyter Book: an execution cache that knows when it is stale, light pages."""
 
 import hashlib
+import inspect
 import logging
 import os
 import platform
@@ -16,6 +17,7 @@ from jupyter_cache import get_cache
 from jupyter_cache.executors import load_executor
 from myst_nb.core.read import is_myst_markdown_notebook
 from sphinx.application import Sphinx
+from sphinx.builders.singlehtml import SingleFileHTMLBuilder
 from sphinx.ext.autodoc.mock import MockFinder
 
 # What a chapter's output depends on besides its own text.
@@ -38,6 +40,23 @@ def fingerprint(root: Path) -> str:
             digest.update(f"{name} missing\n".encode())
     digest.update(platform.python_version().encode())
     return digest.hexdigest()[:16]
+
+
+class OnePage(SingleFileHTMLBuilder):
+    """The whole book as one page, for book/_ext/pdf.py to print.
+
+    Sphinx's own `singlehtml` would do, but some extensions name it and others do not; those then lack its nodes.
+    """
+
+    name = "onepage"
+
+    def assemble_toc_fignumbers(self) -> dict:
+        """Numbers of equations by id alone: the parent keys them by document, which only `singlehtml` looks up."""
+        numbers = {}
+        for kinds in self.env.toc_fignumbers.values():
+            for kind, known in kinds.items():
+                numbers.setdefault(kind, {}).update(known)
+        return {self.config.root_doc: numbers}
 
 
 def set_execution_cache(app: Sphinx, config: Any) -> None:
@@ -74,13 +93,18 @@ def execute_side_by_side(app: Sphinx, env: Any, docnames: list[str]) -> None:
 
 
 def set_address(app: Sphinx, config: Any) -> None:
-    """Where the publishing workflow names the repository, link it, and offer Binder, which installs environment.yml."""
+    """Where the publishing workflow names the repository, link it, and offer Binder (environment.yml) and Colab (notebooks.py)."""
     if address := os.environ.get("INITMEM_REPOSITORY"):
         config.html_theme_options |= {
             "repository_url": address,
             "repository_branch": os.environ.get("INITMEM_BRANCH", "main"),
             "use_repository_button": True,
-            "launch_buttons": {"binderhub_url": "https://mybinder.org", "notebook_interface": "jupyterlab"},
+            "extra_footer": '<a href="../initmem.pdf">The whole book as PDF</a>',  # the workflow also calls `make pdf`
+            "launch_buttons": {
+                "binderhub_url": "https://mybinder.org",
+                "notebook_interface": "jupyterlab",
+                **({"colab_url": "https://colab.research.google.com"} if "://github.com/" in address else {}),  # it opens no others
+            },
         }
 
 
@@ -145,7 +169,10 @@ def read_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, li
 
 
 def shorten_signature(app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, returns: str) -> Any:
-    """A pydantic record's signature as names and defaults; its field descriptions say the rest."""
+    """A pydantic record's or a command's signature as names and defaults; its descriptions say the rest."""
+    if what == "function" and "Annotated[" in (signature or ""):
+        parameters = inspect.signature(obj).parameters.values()
+        return f"({', '.join(p.name if p.default is p.empty else f'{p.name}={p.default!r}' for p in parameters)})", returns
     fields = getattr(obj, "model_fields", {}) if what == "class" else {}
     if not fields:
         return None
@@ -157,6 +184,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     """Register the handlers."""
     # autodoc puts its stand-ins away between two modules and then would import the real torch to read its sources.
     sys.meta_path.insert(0, MockFinder(["torch", "torchvision"]))
+    app.add_builder(OnePage)
     app.connect("config-inited", set_execution_cache)
     app.connect("config-inited", set_address)
     app.connect("env-before-read-docs", execute_side_by_side)

@@ -20,12 +20,12 @@ document.addEventListener("DOMContentLoaded", () => {
       copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
       link.href = URL.createObjectURL(new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" }));
     });
-    data.after(" · ", link);
+    data.after(" ", link);
     if (explorer) {
       const runs = document.createElement("a");
-      runs.textContent = "All runs";
-      runs.href = explorer.href;
-      link.after(" · ", runs);
+      runs.textContent = "Its runs";
+      runs.href = explorer.href + "#recipes=" + data.dataset.recipes;
+      link.after(" ", runs);
     }
   }
 });

@@ -58,9 +58,15 @@
     const given = new FormData(form);
     return { ...Object.fromEntries(given), optimizers: given.getAll("optimizer"), pilot: given.has("pilot") };
   };
+  let only = null; // keys of the recipes that an address asks for
+  const ask = (keys) => {
+    only = keys;
+    part("only").hidden = !keys;
+  };
   // A run passes if it meets every filter but one, which lets us say what each choice of that one would leave.
   const passes = (run, s, except) =>
     (except === "data" || run.recipe.data === s.data) &&
+    (!only || only.has(run.recipe.key)) &&
     s.optimizers.includes(run.recipe.optimizer) &&
     (s.pilot || run.seed < data.pilot) &&
     run.sigma >= +s.from && run.sigma <= +s.to &&
@@ -251,17 +257,31 @@
   root.hidden = false;
   document.documentElement.classList.add("explorer-alive");
   form.addEventListener("change", (event) => {
-    if (event.target.name === "data") settle(event.target.value);
+    if (event.target.name === "data" && !only) settle(event.target.value);
     update();
   });
   form.addEventListener("submit", (event) => event.preventDefault());
-  form.addEventListener("reset", () => setTimeout(update));
+  form.addEventListener("reset", () => {
+    ask(null);
+    setTimeout(update);
+  });
+  part("only").querySelector("button").addEventListener("click", () => form.reset());
   part("run").addEventListener("change", choose);
   const linked = runs.find((run) => location.hash === `#run=${run.id}`);
   if (linked) {
     form.elements.data.value = linked.recipe.data;
     for (const field of FILTERS) form.elements[field].value = "";
     form.elements.pilot.checked = linked.seed >= data.pilot;
+  }
+  const behind = (location.hash.match(/^#recipes=([\w,]+)$/) ?? ["", ""])[1].split(",");
+  const found = data.recipes.filter((recipe) => behind.includes(recipe.key));
+  if (found.length) {
+    ask(new Set(behind));
+    const first = d3.least(found, (recipe) => behind.indexOf(recipe.key)); // the figure's first panel
+    form.elements.data.value = first.data;
+    for (const field of FILTERS) form.elements[field].value = "";
+    const varies = (field) => new Set(found.filter((recipe) => recipe.data === first.data).map((recipe) => recipe[field])).size > 1;
+    form.elements.colour.value = ["optimizer", ...FILTERS].find(varies) ?? "optimizer";
   }
   let width = root.clientWidth;
   new ResizeObserver(() => root.clientWidth !== width && ((width = root.clientWidth), update())).observe(root);
