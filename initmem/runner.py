@@ -42,11 +42,12 @@ def sweep(
     is a row of status `failed`, which is not stored. Raises InitmemError for bad input.
     """
     runs = _checked(runs, jobs, executor, threads)
-    table = store.current(store.read()) if not fresh else store.read().head(0)
-    missing = find_missing(runs, table)
-    trained = _train(missing, jobs, executor, threads, progress, fresh) if missing else []
-    rows = pd.DataFrame(trained, columns=store.SCHEMA.names)
-    everything = pd.concat([frame for frame in (table, rows) if len(frame)], ignore_index=True)
+    keys = store.read(columns=["run_id", "engine", "dataset", "data_fingerprint"])  # all else is read when it is needed
+    missing = find_missing(runs, keys.head(0) if fresh else store.current(keys))
+    rows = pd.DataFrame(_train(missing, jobs, executor, threads, progress, fresh) if missing else [], columns=store.SCHEMA.names)
+    known = rows.head(0) if fresh or len(missing) == len(runs) else store.current(store.read())
+    known = known[~known["run_id"].isin(rows["run_id"])]  # those just trained are in the store by now
+    everything = pd.concat([frame for frame in (known, rows) if len(frame)], ignore_index=True)
     copies = {name: choose_copy(name, runs, everything) for name in {run.dataset for run in runs}}
     wanted = [run.run_id(copies[run.dataset]) for run in runs]
     return everything.set_index("run_id", drop=False).loc[wanted].reset_index(drop=True)
