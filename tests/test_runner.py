@@ -182,11 +182,12 @@ runner.sweep([Run(**fields) for fields in {[run.model_dump() for run in runs]!r}
     return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, start_new_session=True)
 
 
-def test_a_killed_sweep_keeps_what_is_finished(own_store):
+@pytest.mark.parametrize("moments, seeds", [((1, 5, 9), 16), pytest.param((1,) * 20, 60, marks=pytest.mark.slow)])
+def test_a_killed_sweep_keeps_what_is_finished(own_store, moments, seeds):
     """SIGKILL at random moments; then the same sweep trains only what is missing, and no row has changed."""
-    runs, rng = grid(TINY.replace(epochs=6), seed=range(16), sigma_w=[0.5, 1.0]), random.Random(0)
+    runs, rng = grid(TINY.replace(epochs=6), seed=range(seeds), sigma_w=[0.5, 1.0]), random.Random(0)
     kept = store.read(shipped=False)
-    for more in (1, 5, 9):
+    for more in moments:
         process, deadline = start_sweep(runs), time.monotonic() + 600
         while len(list(store.results_dir().glob("*.parquet"))) < len(kept) + more and time.monotonic() < deadline:
             assert process.poll() is None
