@@ -427,14 +427,15 @@ def verdict_page(claim: Claim) -> Page:
 
 
 def scoreboard_page(pages: bool = True) -> Page:
-    """The scoreboard of the front page: a row a claim, the paper's figure, a verdict a preset."""
+    """The scoreboard of the front page: a row a claim, the paper's figure, a verdict for each preset that has one."""
     verdicts = scoreboard(store.current(store.read(cached=False)))
+    tested = [preset for preset in PRESETS if any(v.outcome != "untested" for (_, scale), v in verdicts.items() if scale == preset)]
     rows = []
     for name, claim in _claims(verdicts):
         cells = ""
-        for preset in PRESETS:
+        for preset in tested:
             verdict = verdicts[name, preset]
-            detail = verdict.reason
+            detail = verdict.reason if verdict.outcome != "untested" else ""
             spread = [line for line in verdict.lines if line.condition.metric == "spread"]
             detail = f"spread {spread[0].estimate.words('.1f', ' pp')}" if spread else detail
             if not spread and verdict.lines:
@@ -448,8 +449,9 @@ def scoreboard_page(pages: bool = True) -> Page:
             f'<tr><th scope="row">{title}<small>{html.escape(claim.statement)}</small></th>'
             f'<td data-label="the paper">{html.escape(_paper_figure(claim))}</td>{cells}</tr>'
         )
-    head = "".join(f'<th scope="col">{name}</th>' for name in ["claim", "the paper", *PRESETS])
-    return Page(f'<table class="initmem-scoreboard"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>')
+    head = "".join(f'<th scope="col">{name}</th>' for name in ["claim", "the paper", *tested])
+    rest = "".join(f"<p>No claim has been tested at <code>{preset}</code> scale yet.</p>" for preset in PRESETS if preset not in tested)
+    return Page(f'<table class="initmem-scoreboard"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>{rest}')
 
 
 def pilot_table(results: pd.DataFrame) -> pd.DataFrame:
