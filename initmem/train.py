@@ -115,7 +115,7 @@ def split(run: Run, data: Data, engine: Engine) -> dict[str, Tensor]:
     mean, std = torch.tensor(data.mean), torch.tensor(data.std)
 
     def images(array: np.ndarray) -> Tensor:
-        normalized = (torch.from_numpy(np.array(array)) / 255 - mean) / std
+        normalized = torch.from_numpy(np.array(array)).float().div_(255).sub_(mean).div_(std)  # in place: a copy is 120 MB
         return normalized.to(engine.device, dtype).permute(0, 3, 1, 2)
 
     def labels(array: np.ndarray) -> Tensor:
