@@ -71,7 +71,7 @@ def is_amd() -> bool:
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Stop glibc from returning every freed activation to the kernel and faulting its pages in again: 1.4× on CPUs."""
+    """Stop glibc from returning every freed activation to the kernel and faulting its pages in again."""
     if sys.platform == "linux" and platform.libc_ver()[0] == "glibc":
         libc = ctypes.CDLL(None)
         for option, value in [(-3, 2**30), (-1, 2**31 - 1), (-2, 2**26)]:  # mmap threshold, trim threshold, top pad
