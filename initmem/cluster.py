@@ -1,6 +1,7 @@
 """A Dask cluster as the executor of a sweep: the same runs, on workers elsewhere, with every epoch reported."""
 
 import contextlib
+import gc
 import sys
 from collections.abc import Iterator
 from concurrent.futures import Executor
@@ -23,12 +24,14 @@ def dask(address: str, threads: int | None = None) -> Iterator[tuple[Executor, i
         from distributed import Client
     except ImportError:
         raise InitmemError("Dask is not installed here: install it with `pip install 'initmem[cluster]'`") from None
-    try:
+    client = None
+    with contextlib.suppress(OSError, ValueError):  # nobody there, or no address
         client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, ValueError):  # nobody there, or no address
+    if client is None:
+        gc.collect()  # what is left of it closes now; at some later moment it could do so while another starts, and block both
         raise InitmemError(
             f"no Dask scheduler answers at {address!r}: give the address that it prints when it starts, such as tcp://HOST:8786"
-        ) from None
+        )
     with client:
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         if not workers:

@@ -1,6 +1,7 @@
 """A real scheduler and real workers, each a process on this machine: the same records, and nothing lost when one goes."""
 
 import concurrent.futures
+import gc
 import os
 import re
 import subprocess
@@ -163,6 +164,21 @@ def test_nobody_answers_within_seconds():
         with pytest.raises(InitmemError, match=f"no Dask scheduler answers at '{address}'"), cluster.dask(address):
             pass
     assert time.monotonic() - started < 20
+
+
+def test_a_client_that_found_nobody_is_gone_at_once():
+    """Collected later, it closes when it likes: while another client starts, both wait for one lock for ever."""
+    from distributed import Client
+
+    gc.collect()
+    before = {id(thing) for thing in gc.get_objects() if type(thing) is Client}
+    gc.disable()
+    try:
+        with pytest.raises(InitmemError, match="no Dask scheduler answers"), cluster.dask("tcp://127.0.0.1:9"):
+            pass
+        assert {id(thing) for thing in gc.get_objects() if type(thing) is Client} <= before
+    finally:
+        gc.enable()
 
 
 def test_without_distributed_it_says_what_to_install(monkeypatch):
