@@ -292,7 +292,7 @@ def _usage(error: Any) -> str:
 
 def main() -> None:
     """Run the command; a fault the user can mend is one sentence on stderr and exit code 2."""
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # a polite kill is Ctrl-C
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill is Ctrl-C, also where Ctrl-C itself is ignored
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # none at all where it was closed
     sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that has no σ gets \u03c3
     message = ""

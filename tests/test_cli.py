@@ -267,3 +267,14 @@ def test_reproduce_all_answers_every_claim_of_the_paper_and_trains_no_run_twice(
     assert "The scoreboard on digits" in out and not store.results_dir().exists()
     assert len(trained) == len(set(trained)) and set(trained) == {run for claim in papers for run in claim.runs(live=True, seeds=3)}
 
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs signals")
+def test_a_polite_kill_stops_a_command_in_the_background():
+    """A shell without job control starts `command &` with SIGINT ignored; SIGTERM must end it all the same."""
+    code = "import time\nfrom initmem import cli\ncli.app = lambda *_, **__: (print('begun', flush=True), time.sleep(60))\ncli.main()"
+    command = [sys.executable, "-c", "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n" + code]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "begun\n"
+        process.terminate()
+        assert process.wait(timeout=30) == 130 and "stopped" in process.stderr.read()
