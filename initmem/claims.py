@@ -27,7 +27,7 @@ from initmem.config import (
     unknown,
 )
 from initmem.metrics import Estimate
-from initmem.store import RUN_FIELDS, book_dir
+from initmem.store import RECIPE_FIELDS, RUN_FIELDS, book_dir
 
 Outcome = Literal["reproduced", "partly", "not", "untested"]
 
@@ -196,8 +196,8 @@ class Claim(Checked):
 
     def split(self, results: pd.DataFrame, parameters: Parameters | None = None, **changes: Any) -> dict[str, pd.DataFrame]:
         """The rows of each cell, by its name, in the ledger's order; cells without rows are left out."""
-        names = {_key(base.model_dump(), _RECIPE_FIELDS): name for name, base in self.recipe(parameters, **changes).items()}
-        found = [names.get(key) for key in _keys(results, _RECIPE_FIELDS)]
+        names = {_key(base.model_dump(), RECIPE_FIELDS): name for name, base in self.recipe(parameters, **changes).items()}
+        found = [names.get(key) for key in _keys(results, RECIPE_FIELDS)]
         mine = results.assign(cell=found)[results["status"] != "failed"].dropna(subset="cell")
         groups = dict(iter(mine.drop(columns="cell").groupby(mine["cell"], sort=False)))
         return {name: groups[name].reset_index(drop=True) for name in names.values() if name in groups}
@@ -304,9 +304,6 @@ def at_hand(claim: Claim, preset: str, results: pd.DataFrame) -> pd.DataFrame:
     mine = results.loc[[key in wanted for key in _keys(results, RUN_FIELDS)]]
     copies = mine["data_fingerprint"].value_counts()
     return mine[mine["data_fingerprint"] == copies.index[0]] if len(copies) else mine
-
-
-_RECIPE_FIELDS = tuple(name for name in RUN_FIELDS if name not in ("sigma_w", "seed"))
 
 
 def _key(fields: Mapping[str, Any], names: Sequence[str]) -> tuple:

@@ -15,7 +15,7 @@ from scipy.stats import rankdata
 
 from initmem.clocks import active_clock, run_clocks
 from initmem.config import InitmemError, Run, unknown
-from initmem.store import RUN_FIELDS
+from initmem.store import RECIPE_FIELDS, RUN_FIELDS
 
 RESAMPLES = 4000
 INTERPOLATED = 0.995  # training accuracy from which a network counts as interpolating (the paper)
@@ -54,12 +54,11 @@ def recipe(results: pd.DataFrame) -> pd.Series:
         raise InitmemError(f"this table lacks the columns {', '.join(lacking[:3])}: give rows of initmem.sweep or initmem.read")
     if results.empty:
         raise InitmemError("there are no results to measure: sweep some runs first")
-    fixed = [name for name in RUN_FIELDS if name not in ("sigma_w", "seed")]
-    for name in fixed:
+    for name in RECIPE_FIELDS:
         if results[name].nunique() > 1:
             values = ", ".join(str(v) for v in results[name].unique()[:4])
             raise InitmemError(f"these runs differ in {name} ({values}): measure one recipe at a time")
-    return results.iloc[0][fixed]
+    return results.iloc[0][list(RECIPE_FIELDS)]
 
 
 def by_seed(results: pd.DataFrame, column: str = "test_accuracy") -> pd.DataFrame:

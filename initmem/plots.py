@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 
 from initmem import metrics
 from initmem.clocks import active_clock, run_clocks
-from initmem.store import RUN_FIELDS
+from initmem.store import RECIPE_FIELDS, RUN_FIELDS
 
 LABELS = {"sgd": "SGD", "momentum": "SGD + momentum", "adam": "Adam", "adamw": "AdamW", "muon": "Muon"}
 _MARKERS = {"sgd": "o", "momentum": "s", "adam": "^", "adamw": "v", "muon": "D"}
@@ -131,8 +131,7 @@ def picture(figure: Figure, name: str, caption: str, alt: str, results: pd.DataF
 
 def recipe_keys(results: pd.DataFrame) -> tuple[str, ...]:
     """Eight hexadecimal digits for each recipe and copy of the data among the rows, in order of first appearance."""
-    fields = [name for name in RUN_FIELDS if name not in ("sigma_w", "seed")]
-    recipes = results[[*fields, "data_fingerprint"]].drop_duplicates().to_dict("records")
+    recipes = results[[*RECIPE_FIELDS, "data_fingerprint"]].drop_duplicates().to_dict("records")
     return tuple(f"{zlib.crc32(repr(list(recipe.values())).encode()):08x}" for recipe in recipes)
 
 
@@ -173,8 +172,6 @@ def _pairs(results: pd.DataFrame, *columns: str) -> list[tuple]:
 def _axes(columns: int, width: float, height: float) -> tuple[Figure, np.ndarray]:
     figure = Figure(figsize=(width, height), layout="constrained")
     return figure, np.atleast_1d(figure.subplots(1, columns))
-
-
 
 
 def label(name: str) -> str:

@@ -24,6 +24,7 @@ _RUN_TYPES = {name: type(value) for name, value in Run(
     dataset="x", train_size=2, val_size=1, width=1, lr=1.0, batch_size=2, epochs=1
 ).model_dump().items()}  # fmt: skip
 RUN_FIELDS = tuple(_RUN_TYPES)
+RECIPE_FIELDS = tuple(name for name in RUN_FIELDS if name not in ("sigma_w", "seed"))  # what runs of one recipe share
 _curve, _texts = pa.list_(pa.float32()), pa.list_(pa.string())
 SCHEMA = pa.schema(
     [("run_id", pa.string()), ("engine", pa.int64())]

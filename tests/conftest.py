@@ -3,7 +3,6 @@
 import functools
 import http.server
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -54,9 +53,10 @@ def built_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    names = ("chromium", "chromium-browser", "google-chrome")
-    path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    if not path:
+    sys.path.insert(0, str(ROOT / "book" / "_ext"))
+    from pdf import browser_path
+
+    if not (path := browser_path()):
         (pytest.fail if os.environ.get("CI") else pytest.skip)("no Chromium: set CHROMIUM to its path")
     with playwright.sync_playwright() as started:
         yield started.chromium.launch(executable_path=path, args=ARGUMENTS)

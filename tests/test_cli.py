@@ -268,7 +268,6 @@ def test_reproduce_all_answers_every_claim_of_the_paper_and_trains_no_run_twice(
     assert len(trained) == len(set(trained)) and set(trained) == {run for claim in papers for run in claim.runs(live=True, seeds=3)}
 
 
-
 @pytest.mark.skipif(os.name == "nt", reason="needs signals")
 def test_a_polite_kill_stops_a_command_in_the_background():
     """A shell without job control starts `command &` with SIGINT ignored; SIGTERM must end it all the same."""

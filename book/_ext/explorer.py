@@ -23,7 +23,7 @@ POINTS = 16  # of a norm trajectory, denser at the start where norms move fastes
 PILOT = 1000  # seeds from here on chose the learning rates and decide nothing
 STAMP = ["package_version", "torch_version", "git_revision", "device", "threads", "precision_used", "lanes", "data_source", "date"]
 # Rows that agree in these differ in σ_w and seed alone.
-RECIPE = [name for name in store.RUN_FIELDS if name not in ("sigma_w", "seed")] + ["data_fingerprint", "engine"]
+RECIPE = [*store.RECIPE_FIELDS, "data_fingerprint", "engine"]
 PARTS = Path(__file__).parent / "parts"
 
 

@@ -11,8 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from playwright.sync_api import sync_playwright
-
 ROOT = Path(__file__).resolve().parents[2]
 # Single pages bring styles for themselves and parts that only a screen can use. Chromium's command sends no such event.
 PREPARE = """() => {
@@ -22,15 +20,16 @@ PREPARE = """() => {
 FOOTER = '<div style="width: 100%; text-align: center; font-size: 8px"><span class="pageNumber"></span></div>'
 
 
-def browser_path() -> str:
-    """The installed browser. Raises SystemExit if there is none."""
+def browser_path() -> str | None:
+    """The installed browser, or None. The tests look for it here too."""
     names = ("chromium", "chromium-browser", "google-chrome")
-    path = os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
-    return path or sys.exit("the PDF is printed by Chromium, and there is none: install it, or set CHROMIUM to its path")
+    return os.environ.get("CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
 
 
 def write(page: Path, file: Path, path: str) -> None:
     """Print a page of the built book to a PDF file."""
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as started:
         options = ["--disable-gpu", "--no-sandbox"] if hasattr(os, "getuid") and os.getuid() == 0 else ["--disable-gpu"]
         browser = started.chromium.launch(executable_path=path, args=options)
@@ -51,7 +50,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", nargs="?", type=Path, default=ROOT / "_build" / "html" / "initmem.pdf")
     file = parser.parse_args().file
-    path = browser_path()
+    path = browser_path() or sys.exit("the PDF is printed by Chromium, and there is none: install it, or set CHROMIUM to its path")
     command = [sys.executable, "-c", "from jupyter_book.cli.main import main; main()", "build", ROOT, "-W", "-n", "--keep-going"]
     built = subprocess.run([*command, "--builder", "custom", "--custom-builder", "onepage"], env={**os.environ, "PYTHONUTF8": "1"})
     if built.returncode:
