@@ -51,6 +51,9 @@ class Parameters(Checked):
     ] = None
 
 
+Multiples = dict[Literal["epochs", "lr", "batch_size"], Positive]
+
+
 class Cell(Checked):
     """One recipe of a claim: the recipe of its optimizer, with numbers multiplied (`times`) and fields replaced."""
 
@@ -59,12 +62,15 @@ class Cell(Checked):
     dataset: str | None = None
     precision: Literal["fp32", "bf16"] | None = None
     weight_decay: NonNegative | None = None
-    times: dict[Literal["epochs", "lr", "batch_size"], Positive] = {}
+    times: Multiples = {}
     context: bool = False
     """Shown beside the cells under test, not changed with them and not judged."""
 
-    def base(self, preset_name: str, common: dict[str, Any], own: dict[str, Any]) -> Run:
-        """The run to lay over σ_w and seeds. `common` replaces fields of every cell, `own` those of cells under test."""
+    def base(self, preset_name: str, times: dict[str, float], common: dict[str, Any], own: dict[str, Any]) -> Run:
+        """The run to lay over σ_w and seeds. `common` replaces fields of every cell, `own` those of cells under test.
+
+        `times` multiplies fields of every cell, before the cell's own multiples.
+        """
         scale = ledger().recipes[preset_name]
         start = preset(preset_name).model_dump() | {"optimizer": self.optimizer, "arch": self.arch}
         start |= scale.optimizers[self.optimizer] | common | ({} if self.context else own)
@@ -72,7 +78,7 @@ class Cell(Checked):
             start["width"] = min(start["width"], 16)  # that of He et al. 2016; ResNet-9's 64 would be another network
         own_value = {name: getattr(self, name) for name in ("dataset", "precision", "weight_decay") if name not in own}
         start |= {name: value for name, value in own_value.items() if value is not None}
-        for name, factor in self.times.items():
+        for name, factor in [*times.items(), *self.times.items()]:
             start[name] = start[name] * factor if name == "lr" else max(1, round(start[name] * factor))
         return Run(**start)
 
@@ -142,6 +148,8 @@ class Claim(Checked):
     paper: Paper
     chapter: str
     cells: dict[str, Cell] = {}
+    times: dict[PresetName, Multiples] = {}
+    """Numbers of every cell multiplied at one preset."""
     cells_of: list[str] = []
     """Claims whose cells this one judges together."""
     sigma_w: dict[PresetName, list[Positive]] = {}
@@ -168,7 +176,7 @@ class Claim(Checked):
         own = {name: getattr(p, name) for name in ("lr", "weight_decay") if getattr(p, name) is not None}
         if "weight_decay" in own and any(cell.weight_decay is not None for cell in self.cells.values()):
             raise InitmemError(f"weight_decay = {p.weight_decay:g} does not fit {self.id!r}, whose cells vary it: leave it out")
-        return {name: cell.base(p.preset, common, own) for name, cell in self._cells_for(p.optimizers).items()}
+        return {name: cell.base(p.preset, self.times.get(p.preset, {}), common, own) for name, cell in self._cells_for(p.optimizers).items()}
 
     def _cells_for(self, optimizers: list[str] | None) -> dict[str, Cell]:
         if not optimizers:
