@@ -116,13 +116,16 @@ def reproduce(
     chosen = parameters(pairs, preset=preset, seeds=seeds)
     everything = claim == "all"
     entries = [c for c in claims.ledger().claims.values() if not c.ours] if everything else [claims.claim(claim)]
+    asked = [choose_runs(entry, chosen, fresh, brief=everything) for entry in entries]
     done: dict[Any, pd.Series] = {}  # claims share runs; each is trained once
     answers = []
     with cluster.dask(dask, threads) if dask else contextlib.nullcontext((None, None)) as (executor, at_once):
-        for entry in entries:
+        for entry, runs in zip(entries, asked, strict=True):
             began = time.monotonic()
-            runs = choose_runs(entry, chosen, fresh, brief=everything)
             if todo := [run for run in runs if run not in done]:
+                ends = {run.replace(epochs=1): run.epochs for run in sorted(todo, key=lambda run: run.epochs)}
+                later = dict.fromkeys(run for other in asked for run in other if run not in done and run not in todo)
+                todo += [run for run in later if run.epochs < ends.get(run.replace(epochs=1), 0)]  # on the way of a longer run
                 rows = sweep(todo, jobs=jobs or at_once, executor=executor, threads=threads, fresh=fresh)
                 done |= dict(zip(todo, rows.to_dict("records"), strict=True))
             results = pd.DataFrame([done[run] for run in runs])

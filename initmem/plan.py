@@ -80,7 +80,8 @@ def text(runs: Sequence[Run], cards: int | None = None, jobs: int | None = None)
     lines = [f"{len(runs)} runs, {len(missing)} to train"]
     if not missing:
         return lines[0]
-    total, longest, tiny = sum(map(run_flop, missing)), max(map(run_flop, missing)), all(map(is_tiny, missing))
+    networks = [max(map(run_flop, network)) for network in lanes(missing, len(missing))]  # a longer run holds the shorter
+    total, longest, tiny = sum(networks), max(networks), all(map(is_tiny, missing))
     lines.append(f"arithmetic: {_amount(total)}FLOP, {_amount(longest)}FLOP for the longest run")
     rate, whose = CARD_FLOPS, "assumed and not measured"
     if importlib.util.find_spec("torch"):
@@ -94,7 +95,7 @@ def text(runs: Sequence[Run], cards: int | None = None, jobs: int | None = None)
         kinds = Counter()
         for group in groups:  # the same step whatever scale, seed and number of epochs
             kind = group[0].replace(sigma_w=1.0, seed=0, epochs=1)
-            kinds[kind, len(group)] += group[0].epochs * kind.steps_per_epoch * run_flop(kind) / (
+            kinds[kind, len({run.sigma_w for run in group})] += max(run.epochs for run in group) * kind.steps_per_epoch * run_flop(kind) / (
                 3 * kind.steps_per_epoch * kind.batch_size * forward_flop(kind)
             )  # steps, with validation counted in
         seconds = sum(steps * step_seconds(kind, together) for (kind, together), steps in kinds.items()) / jobs

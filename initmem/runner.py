@@ -179,8 +179,8 @@ def _ids(group: Sequence[Run]) -> list[str]:
 
 def _epochs(task: Future, group: Sequence[Run], mark: Path) -> int:
     """Epochs behind a group, over all its runs."""
-    done = group[0].epochs if task.done() else mark.stat().st_size if mark.exists() else 0
-    return len(group) * min(done, group[0].epochs)  # a task begun anew marks some epochs twice
+    done = max(run.epochs for run in group) if task.done() else mark.stat().st_size if mark.exists() else 0
+    return sum(min(done, run.epochs) for run in group)  # a task begun anew marks some epochs twice
 
 
 class Processes(Executor):
@@ -248,16 +248,27 @@ def data_shape(name: str) -> tuple[tuple[int, int, int], int]:
 
 
 def lanes(runs: Sequence[Run], jobs: int) -> list[list[Run]]:
-    """Groups trained side by side: runs that differ in sigma_w alone, few enough that every process has work."""
-    together = defaultdict(list)
+    """Groups trained together, the longest first: scales side by side, few enough that every process has work.
+
+    A run of fewer epochs is the beginning of a longer one, and is recorded on its way.
+    """
+    networks, together = defaultdict(list), defaultdict(list)
     for run in runs:
-        together[run.replace(sigma_w=1.0)].append(run)
+        networks[run.replace(epochs=1)].append(run)
+    for network, horizons in networks.items():
+        together[network.replace(sigma_w=1.0), frozenset(run.epochs for run in horizons)].append(horizons)
     groups = []
-    for members in together.values():
-        most = min(MAX_LANES, math.ceil(len(runs) / jobs)) if is_tiny(members[0]) else 1
-        parts = math.ceil(len(members) / most)
-        groups += [members[part::parts] for part in range(parts)]
-    return groups
+    for (kind, _), members in sorted(together.items(), key=lambda item: -max(item[0][1])):
+        most = min(MAX_LANES, math.ceil(len(networks) / jobs)) if is_tiny(kind) else 1
+        groups += _parts(members, math.ceil(len(members) / most))
+    if over := len(groups) % jobs:  # what would leave processes idle at the end is split among them
+        last = [part for group in groups[-over:] for part in _parts(group, min(len(group), jobs // over))]
+        groups = groups[:-over] + last
+    return [[run for horizons in group for run in horizons] for group in groups]
+
+
+def _parts(members: list, number: int) -> list[list]:
+    return [members[part::number] for part in range(number)]
 
 
 def checkpoint_of(run_ids: Sequence[str]) -> Path:
@@ -268,7 +279,7 @@ def checkpoint_of(run_ids: Sequence[str]) -> Path:
 def train_group(
     runs: Sequence[Run], run_ids: Sequence[str], threads: int | None, mark: Path | None, parent: int | None = None
 ) -> list[dict]:
-    """Train one group in this process. `mark` grows by one byte an epoch: progress that crosses processes and machines.
+    """Train one group of `lanes` in this process. `mark` grows by one byte an epoch: progress that crosses processes and machines.
 
     Raises InitmemError where this machine lacks the data set or has another copy of it than `run_ids` stand for. A
     process whose `parent` has gone ends itself at the next epoch; the checkpoint keeps what it had.

@@ -1,5 +1,7 @@
 """The experiment: train one network, or several lanes that differ in σ_w alone, and record what it remembers.
 
+With a constant learning rate a longer run begins as the shorter one does, bit for bit: one training gives both records.
+
 No augmentation, constant learning rate, nothing frozen: anything that touched the norm would erase what is measured.
 """
 
@@ -32,16 +34,20 @@ def train(
     on_epoch: Callable[[], None] = lambda: None,
     checkpoint: Path | None = None,
 ) -> list[dict]:
-    """Train runs that differ in sigma_w alone, side by side, and return one record (a row of the store) for each.
+    """Train runs that differ in sigma_w and epochs alone, and return one record (a row of the store) for each.
+
+    Scales are lanes, side by side; a run of fewer epochs is recorded on the way of the longest.
 
     `optimizer` makes the optimizer from the network and the first run. A reader's own may stand in its place; its records
-    bear the name that the runs give, so keep them out of the store. `on_epoch` is called after every epoch. With `checkpoint` the state is saved about once a minute, and a later call
-    with the same path goes on to the identical record.
+    bear the name that the runs give, so keep them out of the store. `on_epoch` is called after every epoch. With
+    `checkpoint` the state is saved about once a minute, and a later call with the same path goes on to the identical
+    record.
     """
-    run = runs[0]
+    run = max(runs, key=lambda r: r.epochs)
+    scales, horizons = list(dict.fromkeys(r.sigma_w for r in runs)), {r.epochs for r in runs}
     engine = prepare(run)
     images = split(run, data, engine)
-    model = build(run, data.train_images.shape[-1], len(data.classes), [r.sigma_w for r in runs])
+    model = build(run, data.train_images.shape[-1], len(data.classes), scales)
     model.to(engine.device, memory_format=torch.channels_last)
     initial = [weight.detach().clone() for _, weight in kernels(model)]
     stepper = optimizer(model, run)
@@ -55,30 +61,27 @@ def train(
         training = train_epoch(model, stepper, images, run, state.epoch, engine)
         _, validation = evaluate(model, images["val"], images["val_labels"], engine)
         state.record_epoch(model, initial, training, validation)
+        if state.epoch in horizons or state.diverged.all():
+            state.tests[state.epoch] = test(model, state, images, engine)
         on_epoch()
         if checkpoint and time.monotonic() - saved > CHECKPOINT_SECONDS:
             state.save(checkpoint, model, stepper)
             saved = time.monotonic()
 
-    last_predictions, last = evaluate(model, images["test"], images["test_labels"], engine)
-    state.restore_best(model)
-    predictions, selected = evaluate(model, images["test"], images["test_labels"], engine)
     shared = dict(
         engine=ENGINE_VERSION,
         data_source=data.source,
         data_fingerprint=data.fingerprint,
         layers=[name for name, _ in kernels(model)],
         **provenance(engine),
-        lanes=len(runs),
-        wall_seconds=state.seconds() / len(runs),
+        lanes=len(scales),
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
     )
     return [
-        dict(run_id=r.run_id(data.fingerprint), **r.model_dump(), **shared, **state.lane_record(lane))
-        | dict(test_loss=selected[0, lane].item(), test_accuracy=selected[1, lane].item())
-        | dict(last_test_loss=last[0, lane].item(), last_test_accuracy=last[1, lane].item())
-        | dict(predictions=to_bytes(predictions[:, lane]), last_predictions=to_bytes(last_predictions[:, lane]))
-        for lane, r in enumerate(runs)
+        dict(run_id=r.run_id(data.fingerprint), **r.model_dump(), **shared)
+        | state.lane_record(scales.index(r.sigma_w), r.epochs)
+        | dict(wall_seconds=state.share(r.epochs) / sum(other.epochs == r.epochs for other in runs))
+        for r in runs
     ]
 
 
@@ -153,8 +156,15 @@ def evaluate(model: Network, images: Tensor, labels: Tensor, engine: Engine, bat
     return torch.cat(predictions), total / len(labels)
 
 
-def to_bytes(predictions: Tensor) -> bytes:
-    return predictions.cpu().numpy().tobytes()
+def test(model: Network, state: "State", images: dict[str, Tensor], engine: Engine) -> dict:
+    """Losses and accuracies (2, lanes) and predictions (N, lanes) on the test set, at this epoch and the selected one."""
+    last_predictions, last = evaluate(model, images["test"], images["test_labels"], engine)
+    state.swap_best(model)
+    predictions, selected = evaluate(model, images["test"], images["test_labels"], engine)
+    state.swap_best(model)
+    measured = dict(last_predictions=last_predictions, last=last, predictions=predictions, selected=selected)
+    measured |= dict(selected_epoch=state.selected_epoch)
+    return {name: tensor.cpu() for name, tensor in measured.items()} | dict(seconds=state.seconds())
 
 
 class State:
@@ -171,6 +181,7 @@ class State:
         self.diverged = torch.zeros(model.lanes, dtype=torch.bool)
         self.scalars: list[Tensor] = []  # per epoch (4, lanes)
         self.geometry = [measure_kernels(model, initial)]  # per epoch from 0: norm and cosine (2, layers, lanes)
+        self.tests: dict[int, dict] = {}  # by epoch, at the horizons: what `test` measured
 
     @staticmethod
     def _tensors(model: Network) -> list[Tensor]:
@@ -193,29 +204,40 @@ class State:
         """Wall time so far, over all processes that worked on this state."""
         return self.seconds_before + time.monotonic() - self.started
 
-    def restore_best(self, model: Network) -> None:
-        """Put the selected weights back into the model."""
-        for kept, now in zip(self.best, self._tensors(model), strict=True):
-            now.copy_(kept)
+    def share(self, epochs: int) -> float:
+        """Wall time between the horizon before this one and this one."""
+        before = max((each["seconds"] for epoch, each in self.tests.items() if epoch < epochs), default=0.0)
+        return max(0.0, self.tests[min(epochs, self.epoch)]["seconds"] - before)
 
-    def lane_record(self, lane: int) -> dict:
-        """One lane's history. A diverged run stops at its first non-finite loss, which its history includes."""
-        scalars, geometry = torch.stack(self.scalars)[..., lane], torch.stack(self.geometry)[..., lane]
+    def swap_best(self, model: Network) -> None:
+        """Exchange the model's weights for the selected ones, or back."""
+        for kept, now in zip(self.best, self._tensors(model), strict=True):
+            here = now.clone()
+            now.copy_(kept)
+            kept.copy_(here)
+
+    def lane_record(self, lane: int, epochs: int) -> dict:
+        """One lane's history and test. A diverged run stops at its first non-finite loss, which its history includes."""
+        scalars, geometry = torch.stack(self.scalars)[:epochs, :, lane], torch.stack(self.geometry)[: epochs + 1, ..., lane]
+        tested = {name: value[..., lane] for name, value in self.tests[min(epochs, self.epoch)].items() if name != "seconds"}
         bad = (~scalars[:, [0, 2]].isfinite().all(1)).nonzero()
         end = bad[0].item() + 1 if len(bad) else len(scalars)
         norms, cosines = geometry[: end + 1, 0], geometry[: end + 1, 1]
         return dict(
             status="diverged" if len(bad) else "finished",
-            selected_epoch=min(self.selected_epoch[lane].item(), end),
+            selected_epoch=min(tested["selected_epoch"].item(), end),
             **{name: scalars[:end, i].numpy() for i, name in enumerate(self.SCALARS)},
             norm=norms.square().sum(1).sqrt().numpy(),
             layer_norms=norms.flatten().numpy(),
             layer_cosines=cosines.flatten().numpy(),
+            **dict(zip(("test_loss", "test_accuracy"), tested["selected"].tolist(), strict=True)),
+            **dict(zip(("last_test_loss", "last_test_accuracy"), tested["last"].tolist(), strict=True)),
+            **{name: tested[name].numpy().tobytes() for name in ("predictions", "last_predictions")},
         )
 
     def save(self, path: Path, model: Network, optimizer: torch.optim.Optimizer) -> None:
         """Write a checkpoint atomically."""
-        names = ("epoch", "best", "best_loss", "selected_epoch", "diverged", "scalars", "geometry")
+        names = ("epoch", "best", "best_loss", "selected_epoch", "diverged", "scalars", "geometry", "tests")
         content = {name: getattr(self, name) for name in names} | {"seconds_before": self.seconds()}
         content |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -64,6 +64,8 @@ def test_what_is_stored_costs_nothing_and_the_rest_is_measured(own_store, monkey
     assert first == "4 runs, 4 to train"
     hours = 4 * 4 * (3 * 64 + 32) / (3 * 64)  # 4 runs of 4 steps, with validation, an hour a step and lane
     assert here.endswith(f"FLOP/s measured, {hours:.1f} hours") and "gains nothing" in card
+    begun = plan.text([*runs, *grid(runs[0].replace(epochs=2), sigma_w=[0.5, 1.0], seed=[0, 1])], jobs=1).splitlines()
+    assert begun[0] == "8 runs, 8 to train" and begun[2].endswith(f"{2 * hours:.1f} hours"), "the longer hold the shorter"
     with ThreadPoolExecutor(1) as executor:
         runner.sweep(runs[:2], executor=executor, jobs=1, progress=False)
         assert plan.text(runs).splitlines()[0] == "4 runs, 2 to train"

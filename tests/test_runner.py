@@ -63,6 +63,17 @@ def test_lanes_hold_runs_that_differ_in_scale_alone():
     assert max(map(len, runner.lanes(RUNS, jobs=6))) == 1, "every process has work"
 
 
+def test_shorter_runs_are_recorded_on_the_way_of_the_longest(own_store):
+    runs = grid(TINY, seed=[0, 1, 2], sigma_w=[0.5, 1.0], epochs=[1, 3])
+    assert [len(group) for group in runner.lanes(runs, jobs=1)] == [4, 4, 4]
+    assert [len(group) for group in runner.lanes(runs, jobs=2)] == [4, 4, 2, 2], "the odd one is split, so that both end together"
+    laptop = grid(preset("laptop"), seed=[0], sigma_w=[0.5, 1.0], epochs=[1, 3])
+    assert [[run.epochs for run in group] for group in runner.lanes(laptop, jobs=1)] == [[1, 3], [1, 3]]
+    results = runner.sweep(runs, jobs=2, progress=False)
+    assert list(results["epochs"]) == [run.epochs for run in runs]
+    assert [len(curve) for curve in results["val_loss"]] == [run.epochs for run in runs]
+
+
 def test_a_run_that_raises_is_a_failed_row_and_the_sweep_goes_on(own_store, monkeypatch):
     real = runner.train_group
 

@@ -112,6 +112,29 @@ def test_a_diverged_lane_leaves_the_others_alone(digits):
         np.testing.assert_allclose(lane["train_loss"], alone["train_loss"], rtol=1e-4)
 
 
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_longer_run_holds_the_shorter_ones_bit_for_bit(digits, optimizer):
+    runs = grid(SHORT.replace(optimizer=optimizer), sigma_w=[0.3, 2.5], epochs=[4, 1, 2])
+    together = train(runs, digits)
+    alone = {}
+    for epochs in (1, 2, 4):
+        mine = [run for run in runs if run.epochs == epochs]
+        alone |= dict(zip(mine, train(mine, digits), strict=True))
+    for run, record in zip(runs, together, strict=True):
+        assert same(record, alone[run]) and len(record["val_loss"]) == run.epochs
+    assert all(record["wall_seconds"] > 0 for record in together)
+
+
+def test_a_network_that_diverged_has_a_record_for_every_horizon(digits):
+    runs = grid(SHORT, sigma_w=[1e38], epochs=[1, 2, 4])
+    first, *others = train(runs, digits)
+    assert first["status"] == "diverged" and len(first["val_loss"]) == 1
+    for record in others:
+        differing = {name for name in record if not np.array_equal(record[name], first[name])}
+        assert differing <= {"epochs", "run_id", "wall_seconds", "train_loss", "val_loss", "norm", "test_loss", "last_test_loss", "layer_norms", "layer_cosines"}
+        assert len(record["val_loss"]) == 1
+
+
 def test_the_same_run_gives_the_same_bits(digits):
     [a], [b] = train([SHORT], digits), train([SHORT], digits)
     assert same(a, b)
@@ -179,7 +202,7 @@ for index, fields in enumerate(pickle.loads(sys.stdin.buffer.read())):
 @pytest.mark.parametrize("least, most, longest, epochs", [(2, 4, 0.5, 12), pytest.param(20, 20, 0.06, 120, marks=pytest.mark.slow)])
 def test_killed_and_resumed_runs_end_in_the_same_bits(tmp_path, least, most, longest, epochs):
     """SIGKILL at random moments, several times in a run, with a checkpoint after every epoch: in every optimizer."""
-    runs = [grid(SHORT.replace(optimizer=name, epochs=epochs), sigma_w=[0.5, 2.0]) for name in OPTIMIZERS]
+    runs = [grid(SHORT.replace(optimizer=name), sigma_w=[0.5, 2.0], epochs=[epochs // 3, epochs]) for name in OPTIMIZERS]
     fields = pickle.dumps([[run.model_dump() for run in group] for group in runs])
     subprocess.run([sys.executable, "-c", KILL_AND_RESUME, tmp_path, str(most), str(longest)], input=fields, check=True, timeout=1200)
     for index, name in enumerate(OPTIMIZERS):
