@@ -288,9 +288,45 @@ def gradient_path(row: pd.Series) -> float:
     """
     if row["optimizer"] != "sgd" or row["weight_decay"]:
         raise InitmemError(f"the norm equation is for plain SGD without weight decay, not {row['optimizer']} with λ = {row['weight_decay']:g}")
+    fourth = convolution_norm(row) ** 4
+    return float((fourth[-1] - fourth[0]) / (2 * row["lr"] ** 2))
+
+
+def convolution_norm(row: pd.Series) -> np.ndarray:
+    """Frobenius norm of all convolutions together, without the head, per epoch from initialization on: (epochs + 1,)."""
     norms = np.asarray(row["layer_norms"], dtype=np.float64).reshape(-1, len(row["layers"]))
-    fourth = (norms[[0, -1], :-1] ** 2).sum(1) ** 2  # the head comes last
-    return float((fourth[1] - fourth[0]) / (2 * row["lr"] ** 2))
+    return np.sqrt((norms[:, :-1] ** 2).sum(1))  # the head comes last
+
+
+def solve_norm_equation(results: pd.DataFrame, reference: pd.Series) -> np.ndarray:
+    """`convolution_norm` as theory foretells it for runs of SGD that make the same number of steps: (runs, epochs + 1).
+
+    Under BatchNorm the gradient is orthogonal to the kernels and ‖W‖‖g‖ = G depends on their direction alone, so a step
+    gives ‖W‖² ← (1 − ηλ)²‖W‖² + η²G²/‖W‖². G is read off one other run, `reference`, as a function of the way that the
+    direction has come, s = Σ η/‖W‖² (beyond its end: its last value). No constant is fitted.
+    """
+    gradient_path(reference)  # raises where the reference is no plain SGD
+    for name in ("optimizer", "epochs", "train_size", "batch_size"):
+        if results[name].nunique() != 1:
+            raise InitmemError(f"these runs differ in {name}: solve the norm equation for one at a time")
+    run = Run(**results.iloc[0][list(RUN_FIELDS)])
+    if run.optimizer != "sgd":
+        raise InitmemError(f"the norm equation is for SGD, not {run.optimizer}")
+    lr, decay = results["lr"].to_numpy(float), results["weight_decay"].to_numpy(float)
+    norms = np.stack([convolution_norm(row) for _, row in results.iterrows()])
+    base, steps = convolution_norm(reference) ** 2, int(reference["train_size"]) // int(reference["batch_size"])
+    squared_g = np.diff(base**2) / (2 * reference["lr"] ** 2 * steps)  # by epoch, between the two norms that it lies between
+    pace = reference["lr"] * steps / ((base[1:] + base[:-1]) / 2)
+    way = np.cumsum(pace) - pace / 2
+    squared, s, foretold = norms[:, 0] ** 2, np.zeros(len(norms)), [norms[:, 0]]
+    for _ in range(run.epochs):
+        for _ in range(run.steps_per_epoch):
+            s, squared = (
+                s + lr / squared,
+                (1 - lr * decay) ** 2 * squared + lr**2 * np.interp(s, way, squared_g) / squared,
+            )
+        foretold.append(np.sqrt(squared))
+    return np.stack(foretold, axis=1)
 
 
 def disagreement_over(results: pd.DataFrame, what: str) -> Estimate:

@@ -250,13 +250,16 @@ def norm_memory(cells: Cells, name: str, caption: str) -> Picture:
     return picture(figure, name, caption, "Log-log chart of final against initial norm. " + " ".join(sentences), pd.concat(cells.values()))
 
 
-def trajectories(cells: Cells, name: str, caption: str, seed: int = 0, column: str = "norm") -> Picture:
-    """The norm, or another curve of the table, over the epochs for one seed: a panel for each cell, a line for each σ_w."""
+def trajectories(cells: Cells, name: str, caption: str, seed: int = 0, column: str = "norm", theory: str | None = None) -> Picture:
+    """The norm, or another curve of the table, over the epochs for one seed: a panel for each cell, a line for each σ_w.
+
+    `theory` names a column with what was foretold, drawn dotted over each line.
+    """
     cells = {cell: rows[rows["seed"] == seed].sort_values("sigma_w") for cell, rows in cells.items()}
     rows = pd.concat(cells.values())
     scales = sorted(rows["sigma_w"].unique())
     columns, sentences = min(2, len(cells)), []
-    what, scale = {"norm": (r"norm $\Vert W\Vert$", 1), "train_accuracy": ("training accuracy (%)", 100)}[column]
+    what, scale = {"norm": (r"norm $\Vert W\Vert$", 1), "train_accuracy": ("training accuracy (%)", 100)}.get(column, ("norm of the convolutions", 1))
     with matplotlib.rc_context(_THEME):
         figure = Figure(figsize=(3.0 * columns + 0.6, 2.4 * -(-len(cells) // columns) + 0.7), layout="constrained")
         same_time = len({len(curve) for curve in rows[column]}) == 1
@@ -267,11 +270,14 @@ def trajectories(cells: Cells, name: str, caption: str, seed: int = 0, column: s
             for _, row in mine.iterrows():
                 curve = scale * np.asarray(row[column])
                 color = _ramp(scales.index(row["sigma_w"]), len(scales))
-                start = 0 if column == "norm" else 1
+                start = 0 if column != "train_accuracy" else 1
                 ax.plot(np.arange(len(curve)) + start, curve, color=color, label=rf"$\sigma_w$ = {row['sigma_w']:g}", linewidth=1.6)
-                sentences.append(f"{label(cell)} at σ_w {row['sigma_w']:g}: {curve[0]:.3g} to {curve[-1]:.3g}.")
+                foretold = f" (theory: {row[theory][-1]:.3g})" if theory else ""
+                sentences.append(f"{label(cell)} at σ_w {row['sigma_w']:g}: {curve[0]:.3g} to {curve[-1]:.3g}{foretold}.")
+                if theory:
+                    ax.plot(row[theory], color=_INK, linestyle=(0, (1, 2)), linewidth=1.6, label="theory" if row.name == mine.index[-1] else None)
             ax.set(title=label(cell))
-            if column == "norm":
+            if column != "train_accuracy":
                 ax.set_yscale("log")
                 _plain_ticks(ax, x=False)
         for ax in axes.flat[: len(cells)][-columns:]:
@@ -281,7 +287,7 @@ def trajectories(cells: Cells, name: str, caption: str, seed: int = 0, column: s
             ax.set_ylabel(what)
         handles, labels = axes[0, 0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), fontsize=10)
-    plain = "Norms" if column == "norm" else "Training accuracies in percent"
+    plain = "Training accuracies in percent" if column == "train_accuracy" else "Norms"
     return picture(figure, name, caption, f"{plain} over epochs, seed {seed}. " + " ".join(sentences), rows)
 
 

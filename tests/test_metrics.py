@@ -193,6 +193,32 @@ def test_the_path_of_gradients_comes_from_the_norms_alone():
         metrics.gradient_path(pd.Series(row | dict(optimizer="adam")))
 
 
+def test_the_norm_equation_is_solved_from_another_runs_gradients():
+    """With constant G = ‖W‖‖g‖, ‖W‖⁴ grows by 2η²G² a step; decay alone is geometric; both end in a balance."""
+
+    def run(first, growth, epochs=50, **changes):
+        norms = (first**4 + growth * np.arange(epochs + 1)) ** 0.25
+        rows = table([[0.5, 0.6]], epochs=epochs, train_size=32, batch_size=8, **changes)
+        return rows.assign(layers=[["body", "head"]] * 2, layer_norms=[np.stack([norms, norms * 0 + 9], 1).ravel()] * 2)
+
+    rate, g, steps = 0.1, 8.0, 4
+    reference = run(2.0, 2 * rate**2 * g**2 * steps, lr=rate).iloc[0]
+    [same, _] = metrics.solve_norm_equation(run(2.0, 0, lr=rate), reference)
+    np.testing.assert_allclose(same, metrics.convolution_norm(reference), rtol=0.02)
+    [faster, _] = metrics.solve_norm_equation(run(3.0, 0, lr=0.02), reference)
+    np.testing.assert_allclose(faster[-1] ** 4, 3.0**4 + 2 * 0.02**2 * g**2 * steps * 50, rtol=1e-3)
+    still = run(2.0, 1e-12, lr=rate).iloc[0]
+    [decayed, _] = metrics.solve_norm_equation(run(5.0, 0, lr=0.05, weight_decay=0.01), still)
+    np.testing.assert_allclose(decayed, 5 * (1 - 0.05 * 0.01) ** (steps * np.arange(51)), rtol=1e-6)
+    for start in (1.0, 30.0):
+        [balanced, _] = metrics.solve_norm_equation(run(start, 0, epochs=600, lr=0.05, weight_decay=0.1), reference)
+        assert balanced[-1] == pytest.approx((0.05 * g**2 / (2 * 0.1)) ** 0.25, rel=0.01), "from whatever norm it started"
+    with pytest.raises(InitmemError, match="for SGD, not adam"):
+        metrics.solve_norm_equation(run(2.0, 0, optimizer="adam"), reference)
+    with pytest.raises(InitmemError, match="plain SGD"):
+        metrics.solve_norm_equation(run(2.0, 0), run(2.0, 0, weight_decay=0.1).iloc[0])
+
+
 def test_a_diverged_run_costs_its_seed_and_no_metric_its_sense():
     results = table([[0.9, 0.8], [0.9, 0.7], [0.9, 0.7]], norms=lambda s: [s, s])
     results.loc[0, "status"], results.at[0, "norm"] = "diverged", np.array([1.0, np.nan])
