@@ -32,6 +32,19 @@ def test_the_repository_is_named_only_where_it_is_known(monkeypatch):
     assert "colab_url" not in config.html_theme_options["launch_buttons"]
 
 
+def test_every_page_of_a_published_book_links_the_pdf(tmp_path, monkeypatch):
+    """A page in a folder and one at the top, such as the index: a small site with this book's own extension."""
+    monkeypatch.setenv("INITMEM_REPOSITORY", "https://github.com/someone/book")
+    (tmp_path / "book").mkdir()
+    (tmp_path / "index.md").write_text("# Top\n", encoding="utf-8")
+    (tmp_path / "book" / "page.md").write_text("---\norphan: true\n---\n# Page\n", encoding="utf-8")
+    (tmp_path / "conf.py").write_text("extensions = ['sphinx.ext.autodoc', 'myst_nb', 'initmem_book']\nhtml_theme = 'sphinx_book_theme'\nhtml_theme_options = {}\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "book" / "_ext"))
+    subprocess.run([sys.executable, "-m", "sphinx", "-q", tmp_path, tmp_path / "out"], check=True)
+    for page, link in {"genindex.html": "initmem.pdf", "index.html": "initmem.pdf", "book/page.html": "../initmem.pdf"}.items():
+        assert f'<a href="{link}">The whole book as PDF</a>' in (tmp_path / "out" / page).read_text(encoding="utf-8"), page
+
+
 @pytest.mark.parametrize("colab", [False, True])
 def test_the_first_cell_fetches_the_book_on_colab_and_does_nothing_elsewhere(tmp_path, colab):
     source = tmp_path / "source"

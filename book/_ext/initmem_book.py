@@ -99,7 +99,7 @@ def set_address(app: Sphinx, config: Any) -> None:
             "repository_url": address,
             "repository_branch": os.environ.get("INITMEM_BRANCH", "main"),
             "use_repository_button": True,
-            "extra_footer": '<a href="../initmem.pdf">The whole book as PDF</a>',  # the workflow also calls `make pdf`
+            "extra_footer": '<a href="initmem.pdf">The whole book as PDF</a>',  # the workflow also calls `make pdf`
             "launch_buttons": {
                 "binderhub_url": "https://mybinder.org",
                 "notebook_interface": "jupyterlab",
@@ -113,6 +113,12 @@ def add_math(app: Sphinx, pagename: str, templatename: str, context: dict, doctr
     if app.registry.html_assets_policy == "always" or app.env.get_domain("math").has_equations(pagename):
         app.add_css_file("katex/katex.min.css")
         app.add_js_file("katex/render.js", defer="defer")
+
+
+def link_pdf(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: Any) -> None:
+    """Let the footer's link to the PDF, which lies at the top, lead there from every folder."""
+    if footer := context.get("theme_extra_footer"):
+        context["theme_extra_footer"] = footer.replace("initmem.pdf", context["pathto"]("initmem.pdf", 1))
 
 
 def plain_citations(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: Any) -> None:
@@ -189,6 +195,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", set_address)
     app.connect("env-before-read-docs", execute_side_by_side)
     app.connect("html-page-context", add_math)
+    app.connect("html-page-context", link_pdf)
     app.connect("html-page-context", plain_citations)
     app.connect("build-finished", slim_icons)
     app.connect("autodoc-process-docstring", read_docstring, priority=400)
