@@ -1,8 +1,9 @@
 """The paper's three networks, and their initialization at a given scale.
 
 Every network can hold several independent copies of itself, *lanes*, side by side in its channels (grouped
-convolutions). The σ_w values of one recipe and seed see the same batches, so on tiny images one pass trains them all
-at a fraction of the overhead. With one lane a network is the ordinary one, layer for layer.
+convolutions), so that on tiny images one pass trains many at a fraction of the overhead. The σ_w values of one recipe and
+seed share their batches; those of several seeds come stacked in the channels. With one lane a network is the ordinary
+one, layer for layer.
 """
 
 import math
@@ -55,17 +56,20 @@ class BasicBlock(nn.Module):
 class Network(nn.Module):
     """A body of convolutions, one global pooling, and a linear head (a 1×1 convolution, so that lanes stay apart).
 
-    Input (B, C, H, W), the same images for every lane; output logits (B, lanes, classes).
+    Input (B, n·C, H, W): n images side by side, for lanes 0 to n − 1 and again for every n lanes that follow, n = 1 being
+    the same image for all; output logits (B, lanes, classes).
     """
 
     def __init__(self, body: nn.Module, features: int, classes: int, lanes: int, pool: str):
         super().__init__()
         self.body, self.lanes = body, lanes
         self.pool = {"max": lambda x: x.amax((2, 3), keepdim=True), "mean": lambda x: x.mean((2, 3), keepdim=True)}[pool]
+        self.channels = next(m.in_channels for m in body.modules() if isinstance(m, nn.Conv2d))
         self.head = nn.Conv2d(lanes * features, lanes * classes, 1, groups=lanes)
 
     def forward(self, images: Tensor) -> Tensor:
-        x = images.repeat(1, self.lanes, 1, 1) if self.lanes > 1 else images
+        copies = self.channels // images.shape[1]
+        x = images.repeat(1, copies, 1, 1) if copies > 1 else images
         return self.head(self.pool(self.body(x))).flatten(1).unflatten(1, (self.lanes, -1))
 
 
@@ -99,8 +103,10 @@ def resnet_cifar(depth: int, channels: int, classes: int, width: int = 16, lanes
     return Network(nn.Sequential(*blocks), inside, classes, lanes, pool="mean")
 
 
-def build(run: Run, channels: int, classes: int, sigma_w: Sequence[float] | None = None) -> Network:
-    """The initialized network of a run, float32 on the CPU; several σ_w give one lane each."""
+def build(
+    run: Run, channels: int, classes: int, sigma_w: Sequence[float] | None = None, seeds: Sequence[int] | None = None
+) -> Network:
+    """The initialized network of a run, float32 on the CPU; several σ_w, and as many seeds if they differ, give one lane each."""
     sigma_w = [run.sigma_w] if sigma_w is None else sigma_w
     if run.arch not in ARCHS:
         raise unknown("arch", run.arch, ARCHS)
@@ -108,7 +114,7 @@ def build(run: Run, channels: int, classes: int, sigma_w: Sequence[float] | None
         model = resnet9(channels, classes, run.width, len(sigma_w))
     else:
         model = resnet_cifar(int(run.arch.removeprefix("resnet")), channels, classes, run.width, len(sigma_w))
-    init_kernels(model, sigma_w, run.seed)
+    init_kernels(model, sigma_w, [run.seed] * len(sigma_w) if seeds is None else seeds)
     return model
 
 
@@ -120,16 +126,18 @@ def kernels(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 @torch.no_grad()
-def init_kernels(model: Network, sigma_w: Sequence[float], seed: int) -> None:
+def init_kernels(model: Network, sigma_w: Sequence[float], seeds: Sequence[int]) -> None:
     """Draw every kernel W = σ_w · G / sqrt(fan_in), G standard normal; biases 0, BatchNorm γ = 1, β = 0.
 
-    G depends on the seed and the layer alone, so σ_w sets the radius and never the direction. `sigma_w` holds one
-    scale per lane; sqrt(2) is He's initialization.
+    G depends on the seed and the layer alone, so σ_w sets the radius and never the direction. `sigma_w` and `seeds` hold
+    one value per lane; sqrt(2) is He's initialization.
     """
-    scale = torch.tensor(sigma_w, dtype=torch.float64)
     for index, (_, weight) in enumerate(kernels(model)):
         shape = (weight.shape[0] // model.lanes, *weight.shape[1:])
         fan_in = math.prod(shape[1:])
-        draw = torch.randn(shape, generator=generator(seed, KERNELS, index), dtype=torch.float64) / math.sqrt(fan_in)
-        weight.copy_((scale.view(-1, 1, 1, 1, 1) * draw).flatten(0, 1))
+        draws = {
+            seed: torch.randn(shape, generator=generator(seed, KERNELS, index), dtype=torch.float64) / math.sqrt(fan_in)
+            for seed in set(seeds)
+        }
+        weight.copy_(torch.cat([scale * draws[seed] for scale, seed in zip(sigma_w, seeds, strict=True)]))
     nn.init.zeros_(model.head.bias)

@@ -60,7 +60,7 @@ def step_seconds(run: Run, together: int, seconds: float = 2.0) -> float:
     run, engine = run.replace(train_size=4 * run.batch_size, epochs=1), prepare(run)
     images = torch.randn(run.train_size, height, width, channels).permute(0, 3, 1, 2)
     images = images.to(engine.device, torch.bfloat16 if engine.bf16 else torch.float32)
-    part = {"train": images, "train_labels": torch.randint(classes, (run.train_size,), device=engine.device)}
+    part = {"train": images, "train_labels": torch.randint(classes, (run.train_size, 1), device=engine.device)}
     model = build(run, channels, classes, [run.sigma_w] * together).to(engine.device, memory_format=torch.channels_last)
     optimizer = make_optimizer(model, run)
     train_epoch(model, optimizer, part, run, 0, engine).cpu()  # warm up
@@ -95,7 +95,7 @@ def text(runs: Sequence[Run], cards: int | None = None, jobs: int | None = None)
         kinds = Counter()
         for group in groups:  # the same step whatever scale, seed and number of epochs
             kind = group[0].replace(sigma_w=1.0, seed=0, epochs=1)
-            kinds[kind, len({run.sigma_w for run in group})] += max(run.epochs for run in group) * kind.steps_per_epoch * run_flop(kind) / (
+            kinds[kind, len({run.replace(epochs=1) for run in group})] += max(run.epochs for run in group) * kind.steps_per_epoch * run_flop(kind) / (
                 3 * kind.steps_per_epoch * kind.batch_size * forward_flop(kind)
             )  # steps, with validation counted in
         seconds = sum(steps * step_seconds(kind, together) for (kind, together), steps in kinds.items()) / jobs

@@ -248,27 +248,44 @@ def data_shape(name: str) -> tuple[tuple[int, int, int], int]:
 
 
 def lanes(runs: Sequence[Run], jobs: int) -> list[list[Run]]:
-    """Groups trained together, the longest first: scales side by side, few enough that every process has work.
+    """Groups trained together, the longest first, few enough in each that every process has work.
 
-    A run of fewer epochs is the beginning of a longer one, and is recorded on its way.
+    Scales and seeds of one recipe are lanes, side by side: every seed of a group at every scale of it. A run of fewer
+    epochs is the beginning of a longer one, and is recorded on its way.
     """
-    networks, together = defaultdict(list), defaultdict(list)
+    networks: dict[Run, list[Run]] = defaultdict(list)
     for run in runs:
         networks[run.replace(epochs=1)].append(run)
-    for network, horizons in networks.items():
-        together[network.replace(sigma_w=1.0), frozenset(run.epochs for run in horizons)].append(horizons)
+    scales: dict[tuple, set[float]] = defaultdict(set)  # of a recipe and seed, by the horizons
+    for network, mine in networks.items():
+        scales[network.replace(sigma_w=1.0), tuple(sorted({run.epochs for run in mine}))].add(network.sigma_w)
+    seeds: dict[tuple, list[int]] = defaultdict(list)  # that share all this
+    for (network, horizons), among in scales.items():
+        seeds[network.replace(seed=0), horizons, tuple(sorted(among))].append(network.seed)
+
     groups = []
-    for (kind, _), members in sorted(together.items(), key=lambda item: -max(item[0][1])):
-        most = min(MAX_LANES, math.ceil(len(networks) / jobs)) if is_tiny(kind) else 1
-        groups += _parts(members, math.ceil(len(members) / most))
+    for (recipe, horizons, among), together in seeds.items():
+        most = min(MAX_LANES, math.ceil(len(networks) / jobs)) if is_tiny(recipe) else 1
+        groups += [(recipe, horizons, block) for block in _blocks(together, among, most)]
+    groups.sort(key=lambda group: -group[1][-1] * group[0].steps_per_epoch * math.prod(map(len, group[2])))
     if over := len(groups) % jobs:  # what would leave processes idle at the end is split among them
-        last = [part for group in groups[-over:] for part in _parts(group, min(len(group), jobs // over))]
+        last = [(recipe, horizons, part) for recipe, horizons, (own, among) in groups[-over:]
+                for part in _blocks(own, among, math.ceil(len(own) * len(among) / (jobs // over)))]  # fmt: skip
         groups = groups[:-over] + last
-    return [[run for horizons in group for run in horizons] for group in groups]
+    return [
+        [run for scale in among for seed in own for run in networks[recipe.replace(sigma_w=scale, seed=seed)]]
+        for recipe, _, (own, among) in groups
+    ]
 
 
-def _parts(members: list, number: int) -> list[list]:
-    return [members[part::number] for part in range(number)]
+def _blocks(seeds: Sequence[int], scales: Sequence[float], most: int) -> list[tuple[Sequence[int], Sequence[float]]]:
+    """Seeds × scales cut into as few blocks of at most `most` networks as whole cuts along one side allow, or by seed."""
+    for parts in range(1, max(len(seeds), len(scales)) + 1):
+        cuts = [[(seeds[part::parts], scales) for part in range(parts)], [(seeds, scales[part::parts]) for part in range(parts)]]
+        largest = [max(len(own) * len(among) for own, among in blocks) for blocks in cuts]
+        if min(largest) <= most:
+            return [block for block in cuts[largest.index(min(largest))] if all(block)]
+    return [block for seed in seeds for block in _blocks([seed], scales, most)]
 
 
 def checkpoint_of(run_ids: Sequence[str]) -> Path:

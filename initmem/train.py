@@ -1,4 +1,4 @@
-"""The experiment: train one network, or several lanes that differ in σ_w alone, and record what it remembers.
+"""The experiment: train one network, or several lanes that differ in σ_w and seed, and record what it remembers.
 
 With a constant learning rate a longer run begins as the shorter one does, bit for bit: one training gives both records.
 
@@ -34,9 +34,9 @@ def train(
     on_epoch: Callable[[], None] = lambda: None,
     checkpoint: Path | None = None,
 ) -> list[dict]:
-    """Train runs that differ in sigma_w and epochs alone, and return one record (a row of the store) for each.
+    """Train runs that differ in sigma_w, seed and epochs alone, and return one record (a row of the store) for each.
 
-    Scales are lanes, side by side; a run of fewer epochs is recorded on the way of the longest.
+    Every seed at every scale is a lane, side by side; a run of fewer epochs is recorded on the way of the longest.
 
     `optimizer` makes the optimizer from the network and the first run. A reader's own may stand in its place; its records
     bear the name that the runs give, so keep them out of the store. `on_epoch` is called after every epoch. With
@@ -44,10 +44,11 @@ def train(
     record.
     """
     run = max(runs, key=lambda r: r.epochs)
-    scales, horizons = list(dict.fromkeys(r.sigma_w for r in runs)), {r.epochs for r in runs}
+    seeds, horizons = list(dict.fromkeys(r.seed for r in runs)), {r.epochs for r in runs}
+    lanes = [(scale, seed) for scale in dict.fromkeys(r.sigma_w for r in runs) for seed in seeds]
     engine = prepare(run)
-    images = split(run, data, engine)
-    model = build(run, data.train_images.shape[-1], len(data.classes), scales)
+    images = split(run, data, engine, seeds)
+    model = build(run, data.train_images.shape[-1], len(data.classes), *zip(*lanes, strict=True))
     model.to(engine.device, memory_format=torch.channels_last)
     initial = [weight.detach().clone() for _, weight in kernels(model)]
     stepper = optimizer(model, run)
@@ -58,7 +59,7 @@ def train(
     saved = time.monotonic()
 
     while state.epoch < run.epochs and not state.diverged.all():
-        training = train_epoch(model, stepper, images, run, state.epoch, engine)
+        training = train_epoch(model, stepper, images, run, state.epoch, engine, seeds)
         _, validation = evaluate(model, images["val"], images["val_labels"], engine)
         state.record_epoch(model, initial, training, validation)
         if state.epoch in horizons or state.diverged.all():
@@ -74,38 +75,45 @@ def train(
         data_fingerprint=data.fingerprint,
         layers=[name for name, _ in kernels(model)],
         **provenance(engine),
-        lanes=len(scales),
+        lanes=len(lanes),
         date=datetime.now(UTC).strftime("%Y-%m-%d"),
     )
     return [
         dict(run_id=r.run_id(data.fingerprint), **r.model_dump(), **shared)
-        | state.lane_record(scales.index(r.sigma_w), r.epochs)
+        | state.lane_record(lanes.index((r.sigma_w, r.seed)), r.epochs)
         | dict(wall_seconds=state.share(r.epochs) / sum(other.epochs == r.epochs for other in runs))
         for r in runs
     ]
 
 
 def train_epoch(
-    model: Network, optimizer: torch.optim.Optimizer, images: dict[str, Tensor], run: Run, epoch: int, engine: Engine
+    model: Network, optimizer: torch.optim.Optimizer, images: dict[str, Tensor], run: Run, epoch: int, engine: Engine, seeds: Sequence[int] = ()
 ) -> Tensor:
     """One pass over the training images, without a host synchronization. Mean loss and accuracy per lane: (2, lanes)."""
-    order = permutation(run.train_size, run.seed, ORDER, epoch).to(engine.device)
+    orders = [permutation(run.train_size, seed, ORDER, epoch).to(engine.device) for seed in seeds or [run.seed]]
     totals = torch.zeros(2, model.lanes, device=engine.device)
     model.train()
-    for batch in order[: run.steps_per_epoch * run.batch_size].split(run.batch_size):
-        labels = images["train_labels"][batch]
-        loss, logits = forward(model, images["train"][batch], labels, engine)
+    for batch in torch.stack(orders, 1)[: run.steps_per_epoch * run.batch_size].split(run.batch_size):
+        loss, right, _ = forward(model, take(images["train"], batch), take(images["train_labels"], batch), engine)
         optimizer.zero_grad(set_to_none=True)
         loss.sum().backward()  # lanes share no parameter: each gets the gradient of its own loss
         optimizer.step()
-        totals += torch.stack([loss.detach(), accuracy(logits, labels)])
+        totals += torch.stack([loss.detach(), right])
     return totals / run.steps_per_epoch
 
 
-def split(run: Run, data: Data, engine: Engine) -> dict[str, Tensor]:
-    """Training, validation and test tensors on the device: images (N, C, H, W) normalized and channels-last in memory.
+def take(images: Tensor, batch: Tensor) -> Tensor:
+    """Of images (N, seeds·C, ...) or labels (N, seeds) those that each seed's column of `batch` (B, seeds) names."""
+    seeds = batch.shape[1]
+    parts = [part[index] for part, index in zip(images.chunk(seeds, 1), batch.T, strict=True)]
+    return parts[0] if seeds == 1 else torch.cat(parts, 1)
 
-    The seed draws training and validation images from the data's training part; the test set is always whole.
+
+def split(run: Run, data: Data, engine: Engine, seeds: Sequence[int] = ()) -> dict[str, Tensor]:
+    """Training, validation and test tensors on the device: images (N, seeds·C, H, W) normalized and channels-last in memory.
+
+    Each seed draws training and validation images from the data's training part; the test set is always whole. Labels
+    are (N, seeds).
     """
     available = len(data.train_labels)
     if run.train_size + run.val_size > available:
@@ -113,7 +121,6 @@ def split(run: Run, data: Data, engine: Engine) -> dict[str, Tensor]:
             f"train_size + val_size = {run.train_size} + {run.val_size} is more than the {available} training images of "
             f"{data.name}: choose at most {available} in all"
         )
-    order = permutation(available, run.seed, SPLIT).numpy()
     dtype = torch.bfloat16 if engine.bf16 else torch.float32  # autocast would round the images to bfloat16 anyway
     mean, std = torch.tensor(data.mean), torch.tensor(data.std)
 
@@ -122,26 +129,27 @@ def split(run: Run, data: Data, engine: Engine) -> dict[str, Tensor]:
         return normalized.to(engine.device, dtype).permute(0, 3, 1, 2)
 
     def labels(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.array(array)).to(engine.device)
+        return torch.from_numpy(np.array(array))[:, None].to(engine.device)
 
-    parts = {"train": order[: run.train_size], "val": order[run.train_size :][: run.val_size]}
-    tensors = {name: images(data.train_images[np.sort(part)]) for name, part in parts.items()}
-    tensors |= {f"{name}_labels": labels(data.train_labels[np.sort(part)]) for name, part in parts.items()}
-    return tensors | {"test": images(data.test_images), "test_labels": labels(data.test_labels)}
+    parts = []
+    for seed in seeds or [run.seed]:
+        order = permutation(available, seed, SPLIT).numpy()
+        chosen = {"train": order[: run.train_size], "val": order[run.train_size :][: run.val_size]}
+        tensors = {name: images(data.train_images[np.sort(part)]) for name, part in chosen.items()}
+        parts.append(tensors | {f"{name}_labels": labels(data.train_labels[np.sort(part)]) for name, part in chosen.items()})
+    test = {"test": images(data.test_images), "test_labels": labels(data.test_labels)}
+    stacked = parts[0] if len(parts) == 1 else {name: torch.cat([part[name] for part in parts], 1) for name in parts[0]}
+    return stacked | test
 
 
-def forward(model: Network, images: Tensor, labels: Tensor, engine: Engine) -> tuple[Tensor, Tensor]:
-    """Mean cross-entropy per lane (lanes,), and logits (B, lanes, classes), both float32."""
+def forward(model: Network, images: Tensor, labels: Tensor, engine: Engine) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean cross-entropy and share of right answers per lane, both (lanes,), and logits (B, lanes, classes), all float32."""
     with engine.autocast():
         logits = model(images)
     logits = logits.float()
-    loss = F.cross_entropy(logits.transpose(1, 2), labels[:, None].expand(-1, model.lanes), reduction="none")
-    return loss.mean(0), logits
-
-
-def accuracy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Share of right answers per lane (lanes,)."""
-    return (logits.argmax(2) == labels[:, None]).float().mean(0)
+    labels = labels.repeat(1, model.lanes // labels.shape[1])
+    loss = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
+    return loss.mean(0), (logits.argmax(2) == labels).float().mean(0), logits
 
 
 @torch.inference_mode()
@@ -150,8 +158,8 @@ def evaluate(model: Network, images: Tensor, labels: Tensor, engine: Engine, bat
     model.eval()
     total, predictions = torch.zeros(2, model.lanes, device=images.device), []
     for part, truth in zip(images.split(batch), labels.split(batch), strict=True):
-        loss, logits = forward(model, part, truth, engine)
-        total += torch.stack([loss, accuracy(logits, truth)]) * len(truth)
+        loss, right, logits = forward(model, part, truth, engine)
+        total += torch.stack([loss, right]) * len(truth)
         predictions.append(logits.argmax(2).to(torch.uint8))
     return torch.cat(predictions), total / len(labels)
 

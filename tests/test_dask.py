@@ -18,7 +18,7 @@ from test_data import tree
 from initmem import cluster, data, runner, store
 from initmem.config import InitmemError, grid, preset
 
-RUNS = grid(preset("digits").replace(epochs=6, train_size=64, val_size=32), seed=range(4), sigma_w=[0.5, 2.0])
+RUNS = grid(preset("digits").replace(epochs=6, train_size=64, val_size=32), lr=[0.001, 0.002, 0.003, 0.004], sigma_w=[0.5, 2.0])
 PROVENANCE = {"wall_seconds", "date", "git_revision"}
 
 
@@ -123,7 +123,7 @@ with cluster.dask(sys.argv[1], threads=1) as (executor, at_once):
     client.wait()
     kept = store.read(shipped=False)
     assert 2 <= len(kept) < len(RUNS) and store.verify() == []
-    more = grid(RUNS[0].replace(epochs=20), seed=range(20, 30))
+    more = grid(RUNS[0].replace(epochs=20), lr=[rate / 1000 for rate in range(20, 30)])
     begun, real = [], store.append
 
     def append(rows):

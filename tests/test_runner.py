@@ -53,20 +53,28 @@ def test_any_executor_will_do(own_store):
     assert list(results["status"]) == ["finished"] * 2
 
 
-def test_lanes_hold_runs_that_differ_in_scale_alone():
+def test_lanes_hold_every_seed_at_every_scale_of_one_recipe():
     runs = RUNS + grid(TINY.replace(optimizer="adam"), sigma_w=[0.5, 1.0])
     groups = runner.lanes(runs, jobs=1)
     assert sorted(run.run_id("") for group in groups for run in group) == sorted(run.run_id("") for run in runs)
     for group in groups:
-        assert len({run.replace(sigma_w=1.0) for run in group}) == 1
-    assert max(map(len, groups)) == 3
+        assert len({run.replace(sigma_w=1.0, seed=0) for run in group}) == 1
+        assert len(group) == len({run.sigma_w for run in group}) * len({run.seed for run in group})
+    assert list(map(len, groups)) == [6, 2]
+    assert {len({run.seed for run in group}) for group in runner.lanes(grid(TINY, seed=range(3), sigma_w=range(1, 8)), 1)} == {1}
+    assert [len(group) for group in runner.lanes(grid(TINY, seed=range(3), sigma_w=[1.0, 2.0]), jobs=2)] == [3, 3]
+    assert [len(group) for group in runner.lanes(grid(TINY, seed=range(3), sigma_w=range(1, 8)), jobs=2)] == [7, 7, 4, 3]
+    assert all(len(group) == 1 for group in runner.lanes(grid(preset("laptop"), seed=range(3), sigma_w=[1.0, 2.0]), jobs=2))
+    scattered = [*grid(TINY, seed=[0, 1], sigma_w=[1.0, 2.0]), *grid(TINY, seed=[2], sigma_w=[1.0, 3.0])]
+    groups = runner.lanes(scattered, jobs=1)
+    assert sorted(run.run_id("") for group in groups for run in group) == sorted(run.run_id("") for run in scattered)
     assert max(map(len, runner.lanes(RUNS, jobs=6))) == 1, "every process has work"
 
 
 def test_shorter_runs_are_recorded_on_the_way_of_the_longest(own_store):
     runs = grid(TINY, seed=[0, 1, 2], sigma_w=[0.5, 1.0], epochs=[1, 3])
-    assert [len(group) for group in runner.lanes(runs, jobs=1)] == [4, 4, 4]
-    assert [len(group) for group in runner.lanes(runs, jobs=2)] == [4, 4, 2, 2], "the odd one is split, so that both end together"
+    assert [len(group) for group in runner.lanes(runs, jobs=1)] == [12]
+    assert [len(group) for group in runner.lanes(runs, jobs=2)] == [6, 6]
     laptop = grid(preset("laptop"), seed=[0], sigma_w=[0.5, 1.0], epochs=[1, 3])
     assert [[run.epochs for run in group] for group in runner.lanes(laptop, jobs=1)] == [[1, 3], [1, 3]]
     results = runner.sweep(runs, jobs=2, progress=False)
@@ -150,7 +158,7 @@ def test_an_executor_that_is_closed_or_gives_up_is_one_sentence(own_store):
             return future
 
     with pytest.raises(InitmemError, match="the executor is lost: 3 of 6 runs are finished and stored; the same command trains"):
-        runner.sweep(RUNS, executor=GivesUp(), jobs=1, progress=False)
+        runner.sweep(RUNS, executor=GivesUp(), jobs=2, progress=False)
     assert len(store.read(shipped=False)) == 3
 
 

@@ -31,7 +31,7 @@ def trained_outputs(optimizer, sigma_w, lr, weight_decay, steps=50):
     run = preset("digits").replace(optimizer=optimizer, sigma_w=sigma_w, lr=lr, weight_decay=weight_decay)
     model = ScaleInvariant()
     model.head.bias = nn.Parameter(torch.zeros(1))  # init_kernels zeroes the head's bias; this one is not trained
-    init_kernels(model, [sigma_w], seed=3)
+    init_kernels(model, [sigma_w], [3])
     del model.head.bias
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(24, 3, 6, 6, generator=generator, dtype=torch.float64)

@@ -45,7 +45,7 @@ def test_kernels_of_one_seed_differ_in_radius_alone():
 
 def test_kernels_have_the_stated_scale():
     model = resnet9(3, 10, width=32)
-    init_kernels(model, [2**0.5], seed=0)
+    init_kernels(model, [2**0.5], [0])
     for _, weight in kernels(model):
         fan_in = weight[0].numel()
         assert weight.std().item() == pytest.approx((2 / fan_in) ** 0.5, rel=0.06)  # He's
@@ -70,12 +70,12 @@ def test_split_and_batches_depend_on_the_seed_alone(digits):
 def test_lanes_are_independent_networks(network):
     sigma = [0.5, 1.0, 2.0]
     together = network(3)
-    init_kernels(together, sigma, seed=2)
+    init_kernels(together, sigma, [2, 2, 2])
     images = torch.randn(6, 1, 8, 8)
     outputs = together(images)
     for lane, s in enumerate(sigma):
         alone = network(1)
-        init_kernels(alone, [s], seed=2)
+        init_kernels(alone, [s], [2])
         torch.testing.assert_close(outputs[:, lane], alone(images)[:, 0], rtol=1e-4, atol=1e-4)
 
 
@@ -88,6 +88,21 @@ def test_lanes_train_as_single_runs_do(digits, optimizer):
         assert lane["run_id"] == alone["run_id"] and (lane["lanes"], alone["lanes"]) == (3, 1)
         np.testing.assert_allclose(lane["norm"], alone["norm"], rtol=2e-3)
         np.testing.assert_allclose(lane["train_loss"], alone["train_loss"], rtol=0.03)
+
+
+@pytest.mark.parametrize("arch", ["resnet9", "resnet56"])
+def test_lanes_of_several_seeds_train_as_single_runs_do(digits, arch):
+    """Each seed has images, order and kernels of its own; to rounding over 12 steps, and over 6 for the deep network."""
+    runs = grid(SHORT.replace(arch=arch, width=4, lr=0.001, batch_size=16), seed=[3, 0, 1], sigma_w=[0.5, 2.0], epochs=[1, 2])
+    together = train(runs, digits)
+    for run, lane in zip(runs, together, strict=True):
+        [alone] = train([run], digits)
+        assert lane["run_id"] == alone["run_id"] and lane["lanes"] == 6
+        np.testing.assert_allclose(lane["norm"], alone["norm"], rtol=1e-4)
+        np.testing.assert_allclose(lane["train_loss"][0], alone["train_loss"][0], rtol=1e-5)
+        np.testing.assert_allclose(lane["val_loss"], alone["val_loss"], rtol=0.03)
+        same_answer = np.frombuffer(lane["predictions"], np.uint8) == np.frombuffer(alone["predictions"], np.uint8)
+        assert same_answer.mean() > (0.97 if arch == "resnet9" or run.epochs == 1 else 0.9)
 
 
 def test_lanes_of_a_deep_network_train_as_single_runs_do(digits):
@@ -220,7 +235,7 @@ def test_an_epoch_never_waits_for_the_device(optimizer, monkeypatch):
     monkeypatch.setattr(Engine, "autocast", lambda self: contextlib.nullcontext())  # nor does autocast
     run, device = SHORT.replace(optimizer=optimizer), torch.device("meta")
     model = build(run, 1, 10, [0.5, 2.0]).to(device)
-    images = {"train": torch.empty(96, 1, 8, 8, device=device), "train_labels": torch.empty(96, dtype=torch.int64, device=device)}
+    images = {"train": torch.empty(96, 1, 8, 8, device=device), "train_labels": torch.empty(96, 1, dtype=torch.int64, device=device)}
     totals = train_epoch(model, make_optimizer(model, run), images, run, 0, Engine(device, False))
     predictions, validation = evaluate(model, images["train"], images["train_labels"], Engine(device, False))
     assert totals.device == predictions.device == validation.device == device
