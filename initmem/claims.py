@@ -233,9 +233,9 @@ class Claim(Checked):
         elif len(asked) < len(self.conditions):
             outcome, reason = "partly", f"{len(asked)} of the rule's {len(self.conditions)} conditions could be tested"
         elif set(judged) == {"met"} and seeds >= enough:
-            outcome, reason = "reproduced", f"all {len(asked)} conditions are met, over {seeds} seeds"
+            outcome, reason = "reproduced", f"{_all(len(asked))} met, over {seeds} seeds"
         elif set(judged) == {"met"}:
-            outcome, reason = "partly", f"all {len(asked)} conditions are met, but {seeds} of the {enough} seeds asked for"
+            outcome, reason = "partly", f"{_all(len(asked))} met, but {seeds} of the {enough} seeds asked for"
         else:
             outcome, reason = "partly", f"{judged.count('met')} of {len(asked)} conditions are met over {seeds} seeds"
         judged_rows = pd.concat([cells[name] for name in needed]).drop_duplicates("run_id")
@@ -246,6 +246,10 @@ class Claim(Checked):
             reason += f"; {dropped} seeds lack a run and are left out, {diverged} runs diverged"
         lines = [Judged(condition=c, estimate=e, judged=j) for c, e, j in zip(asked, estimates, judged, strict=True)]
         return Verdict(claim=self, outcome=outcome, reason=reason, lines=lines)
+
+
+def _all(conditions: int) -> str:
+    return {1: "the one condition is", 2: "both conditions are"}.get(conditions, f"all {conditions} conditions are")
 
 
 class Judged(BaseModel):

@@ -29,11 +29,16 @@ class Estimate(NamedTuple):
     high: float
     n: int
 
+    def _nothing(self) -> str:
+        if not self.n:
+            return "not measurable (no seed has all its runs)"
+        return "not measurable (nothing varies that it compares)" if np.isnan(self.value) else ""
+
     def __format__(self, spec: str) -> str:
         """`format(estimate, ".1f")` gives the value with its interval and n, as the book prints it."""
         spec = spec or ".3g"
-        if not self.n:
-            return "not measurable (no seed has all its runs)"
+        if why := self._nothing():
+            return why
         if self.n < 2:
             return f"{self.value:{spec}} (n = {self.n}, no interval)"
         return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}] (n = {self.n})"
@@ -41,8 +46,8 @@ class Estimate(NamedTuple):
     def words(self, spec: str = ".1f", unit: str = "") -> str:
         """The same for running text: `13.1 pp (95 % interval 11.8 to 14.4, 10 seeds)`."""
         value = f"{self.value:{spec}}{unit}"
-        if not self.n:
-            return "not measurable (no seed has all its runs)"
+        if why := self._nothing():
+            return why
         if self.n < 2:
             return f"{value} (one seed, no interval)"
         return f"{value} (95 % interval {self.low:{spec}} to {self.high:{spec}}, {self.n} seeds)"

@@ -72,15 +72,16 @@ class Picture:
     csv: str = ""
     """The runs behind it as comma-separated values: a row a recipe and σ_w, means over seeds."""
     recipes: tuple[str, ...] = ()
-    """Keys of the recipes behind it (`recipe_keys`), by which the explorer finds its runs."""
+    """Keys of the recipes behind it (`recipe_keys`), by which with its seeds the explorer finds its runs."""
+    seeds: tuple[int, ...] = ()
 
     def _repr_html_(self) -> str:
-        recipes = ",".join(self.recipes)
+        recipes, seeds = ",".join(self.recipes), ",".join(map(str, self.seeds))
         label = f'<svg role="img" aria-label="{html.escape(self.alt)}" '
         return (
             f'<figure class="initmem-figure" id="{self.name}">{self.svg.replace("<svg ", label, 1)}'
             f"<figcaption>{subscripts(html.escape(self.caption))}</figcaption></figure>"
-            f'<p class="initmem-provenance">{html.escape(self.provenance)} <a class="initmem-csv" data-recipes="{recipes}" download="{self.name}.csv" '
+            f'<p class="initmem-provenance">{html.escape(self.provenance)} <a class="initmem-csv" data-recipes="{recipes}" data-seeds="{seeds}" download="{self.name}.csv" '
             f'href="data:text/csv;charset=utf-8,{urllib.parse.quote(self.csv)}">Data (CSV)</a></p>'
         )
 
@@ -126,7 +127,8 @@ def picture(figure: Figure, name: str, caption: str, alt: str, results: pd.DataF
     for stand_in, style in _STYLES.items():
         svg = svg.replace(stand_in, style)
     svg = re.sub(r"#b00(0\d\d|199)", _mixed, svg)
-    return Picture(svg, name, caption, alt, provenance(results), _csv(results), recipe_keys(results))
+    seeds = tuple(sorted(results["seed"].unique().tolist()))
+    return Picture(svg, name, caption, alt, provenance(results), _csv(results), recipe_keys(results), seeds)
 
 
 def recipe_keys(results: pd.DataFrame) -> tuple[str, ...]:
@@ -222,6 +224,7 @@ def memory_curves(panels: dict[str, Cells], name: str, caption: str, column: str
                     text.append(f"spread {metrics.spread(mine):.1f} pp")
                 sentences.append(f"{title}, {label(cell)}: {', '.join(text)}.")
             ax.set(title=title, xlabel=r"initialization scale $\sigma_w$", ylabel=f"{what} (%)" if ax is axes[0] else "")
+            ax.yaxis.set_major_locator(matplotlib.ticker.FixedLocator([tick for tick in ax.get_yticks() if tick <= 100]))
             ax.legend(loc="lower left", fontsize=10 if len(cells) < 6 else 8)
             _room_below(ax, len(cells))
     return picture(figure, name, caption, f"Line chart of {what} against σ_w. " + " ".join(sentences), _all(panels))

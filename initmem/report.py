@@ -12,6 +12,7 @@ from initmem import metrics, store
 from initmem.claims import Claim, Parameters, Verdict, at_hand, scoreboard
 from initmem.clocks import PAPER_REGIMES, Clocks, active_clock, paper_clocks, run_clocks
 from initmem.config import PRESETS, Run
+from initmem.config import preset as preset_run
 from initmem.plots import LABELS, Cells, label, provenance, subscripts
 
 
@@ -418,13 +419,17 @@ def _card(verdict: Verdict, title: str) -> str:
 def verdict_page(claim: Claim) -> Page:
     """A claim on the page of verdicts: what the paper says, a card for each preset with runs, and what a sceptic would say."""
     shipped = store.current(store.read(cached=False))
-    parts = [f"<p>{html.escape(claim.statement)} <em>The paper:</em> {html.escape(_paper_figure(claim))} ({html.escape(claim.paper.condition)}).</p>"]
+    figure, condition = _paper_figure(claim), claim.paper.condition
+    paper = "" if claim.ours else f" <em>The paper:</em> {html.escape(figure if figure == condition else f'{figure} ({condition})')}."
+    parts = [f"<p>{html.escape(claim.statement)}{paper}</p>"]
     for preset in PRESETS:
         rows = at_hand(claim, preset, shipped)
         verdict = claim.verdict(claim.split(rows, preset=preset))
         if verdict.outcome != "untested":
             seeds = rows["seed"].nunique()
-            parts.append(_card(verdict, f"{preset} ({len(rows)} runs, {seeds} seed{'s' * (seeds > 1)})"))
+            other = [name for name in rows["dataset"].unique() if name != preset_run(preset).dataset]
+            on = f", on {' and '.join(other)}" if other else ""
+            parts.append(_card(verdict, f"{preset}{on} ({len(rows)} runs, {seeds} seed{'s' * (seeds > 1)})"))
     if len(parts) == 1:
         parts.append("<p>Not tested yet.</p>")
     return Page("".join(parts) + f"<p><strong>A sceptic would say:</strong> {html.escape(claim.sceptic)}</p>")

@@ -85,7 +85,7 @@ def test_explorer_shows_what_python_measures(visit, shipped):
     sizes = {}
     for dataset in page.eval_on_selector_all("select[name=data] option", "all => all.map((o) => o.value)"):
         page.select_option("select[name=data]", dataset)
-        for name in ("network", "batch_size", "epochs"):
+        for name in ("network", "batch_size", "epochs", "precision"):
             page.select_option(f"select[name={name}]", "")
         shown = page.eval_on_selector_all("#explorer-recipes tr", "all => all.map((r) => [+r.dataset.recipe, r.dataset.spread, r.innerText])")
         sizes |= {number: (spread, text.split("\t")) for number, spread, text in shown}
@@ -107,7 +107,7 @@ def test_explorer_by_keyboard(visit, shipped):
     page = visit("explorer")
     counted = lambda: int(page.text_content("#explorer-count").split()[0])  # noqa: E731
     deciding = shipped[(shipped["dataset"] == "digits") & (shipped["seed"] < explorer.PILOT)]
-    for field in ("arch", "batch_size", "epochs"):  # it starts with what most runs have
+    for field in ("arch", "batch_size", "epochs", "precision"):  # it starts with what most runs have
         deciding = deciding[deciding[field] == deciding[field].mode()[0]]
     assert counted() == len(deciding)
     page.focus("input[value=adam]")
@@ -145,7 +145,31 @@ def test_explorer_shows_the_runs_behind_a_figure(visit, shipped):
     assert page.input_value("select[name=colour]") == "lr"
     page.click("#explorer-only button")
     page.wait_for_function(f"!document.getElementById('explorer-count').textContent.startsWith('{len(rows)} ')")
-    assert page.is_hidden("#explorer-only")
+    assert page.is_hidden("#explorer-only") and "#" not in page.url
+    some = rows[rows["seed"] < 2]
+    page = visit("explorer", f"#recipes={','.join(plots.recipe_keys(some))}&seeds=0,1")
+    assert page.text_content("#explorer-count").startswith(f"{len(some)} of ")
+
+
+def test_explorer_shows_each_data_set_by_a_single_choice(visit, shipped):
+    """Also after a figure's or a run's address, and back again: an option that was greyed must not empty the choice."""
+    for anchor in ("", f"#recipes={plots.recipe_keys(shipped[shipped['optimizer'] == 'adam'])[0]}&seeds=0", f"#run={shipped['run_id'].iloc[0]}"):
+        page = visit("explorer", anchor)
+        if "recipes" in anchor:
+            page.click("#explorer-only button")
+            page.wait_for_selector("#explorer-only", state="hidden")
+        names = page.eval_on_selector_all("select[name=data] option", "all => all.map((o) => o.value)")
+        for name in [*names, names[0]]:
+            page.select_option("select[name=data]", name)
+            assert not page.text_content("#explorer-count").startswith("0 "), (anchor, name)
+
+
+def test_recipes_of_one_data_set_have_names_of_their_own(visit):
+    page = visit("explorer")
+    for name in ("network", "epochs", "batch_size", "precision"):
+        page.select_option(f"select[name={name}]", "")
+    names = page.eval_on_selector_all("#explorer-recipes th", "all => all.map((e) => e.textContent)")
+    assert len(names) == len(set(names)) > 40
 
 
 @pytest.mark.parametrize(
@@ -177,12 +201,12 @@ def test_calculator_agrees_with_the_package(visit, optimizer, lr, weight_decay, 
 def test_calculator_names_the_nearest_recipe_with_its_measured_spread(visit, shipped):
     page = visit("calculator")
     measured = explorer.calculator_data(shipped)["recipes"]
-    assert measured
+    started = measured[int(page.input_value("select[name=start]"))]
+    assert f"spread by {started['spread']:.1f} percentage points" in page.text_content("#calculator-words") and started["arch"] == "resnet9"
     for i, recipe in enumerate(measured):
         page.select_option("select[name=start]", str(i))
-        same = [other for other in measured if other["driving"] == recipe["driving"] and other[other["driving"]] == recipe[recipe["driving"]]]
         words = page.text_content("#calculator-words")
-        assert "the same" in words and any(f"spread by {other['spread']:.1f} percentage points" in words for other in same)
+        assert "the same" in words and f"spread by {recipe['spread']:.1f} percentage points" in words
     number, rows = next((n, r) for n, r in shipped.groupby(explorer.RECIPE) if r["sigma_w"].nunique() > 1 and r["seed"].min() < explorer.PILOT)
     estimate = metrics.spread(rows[rows["seed"] < explorer.PILOT])
     assert any(m["spread"] == explorer.short(estimate.value) and m["n"] == estimate.n for m in measured)

@@ -16,7 +16,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from initmem import metrics, store
 from initmem.clocks import PAPER_REGIMES, active_clock, run_clocks
-from initmem.config import InitmemError, Run
+from initmem.config import PRESETS, InitmemError, Run, preset
 from initmem.plots import recipe_keys
 
 POINTS = 16  # of a norm trajectory, denser at the start where norms move fastest
@@ -24,6 +24,7 @@ PILOT = 1000  # seeds from here on chose the learning rates and decide nothing
 STAMP = ["package_version", "torch_version", "git_revision", "device", "threads", "precision_used", "lanes", "data_source", "date"]
 # Rows that agree in these differ in σ_w and seed alone.
 RECIPE = [*store.RECIPE_FIELDS, "data_fingerprint", "engine"]
+SCALE = ["dataset", "train_size", "val_size"]  # what tells the preset of a run
 PARTS = Path(__file__).parent / "parts"
 
 
@@ -50,6 +51,7 @@ def recipes(frame: pd.DataFrame) -> tuple[list[dict], list[int]]:
     keys = dict(zip(codes, frame.index))  # a row of each
     for number, recipe in enumerate(known):
         recipe["key"] = recipe_keys(frame.loc[[keys[number]]])[0]
+        recipe["preset"] = next((name for name in PRESETS if all(recipe[field] == getattr(preset(name), field) for field in SCALE)), "")
         run = Run(**{name: recipe[name] for name in RECIPE if name in Run.model_fields})
         times = run_clocks(run)
         recipe.update(t_sgd=short(times.t_sgd), t_l2=short(times.t_l2), t_adapt=short(times.t_adapt), driving=active_clock(run))

@@ -22,6 +22,14 @@ from sphinx.ext.autodoc.mock import MockFinder
 
 # What a chapter's output depends on besides its own text.
 SOURCES = ("initmem/**/*.py", "book/results/**/*", "benchmarks/results/*", "book/claims.yml")
+# What the publishing workflow makes beside the pages (`make pdf slides student`), and puts at the top of the site.
+FOOTER = " · ".join(
+    f'<a href="{file}">{title}</a>'
+    for file, title in {
+        "initmem.pdf": "The whole book as PDF", "slides/fifty.html": "Slides, 50 minutes", "slides/ninety.html": "Slides, 90 minutes",
+        "student/sgd-remembers.ipynb": "A student notebook",
+    }.items()
+)  # fmt: skip
 VERSIONS = ("numpy", "scipy", "pandas", "pyarrow", "pydantic", "matplotlib", "seaborn", "myst-nb", "jupyter-book")
 
 
@@ -99,7 +107,7 @@ def set_address(app: Sphinx, config: Any) -> None:
             "repository_url": address,
             "repository_branch": os.environ.get("INITMEM_BRANCH", "main"),
             "use_repository_button": True,
-            "extra_footer": '<a href="initmem.pdf">The whole book as PDF</a>',  # the workflow also calls `make pdf`
+            "extra_footer": FOOTER,
             "launch_buttons": {
                 "binderhub_url": "https://mybinder.org",
                 "notebook_interface": "jupyterlab",
@@ -115,10 +123,10 @@ def add_math(app: Sphinx, pagename: str, templatename: str, context: dict, doctr
         app.add_js_file("katex/render.js", defer="defer")
 
 
-def link_pdf(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: Any) -> None:
-    """Let the footer's link to the PDF, which lies at the top, lead there from every folder."""
+def lead_to_top(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: Any) -> None:
+    """Let the footer's links, whose targets lie at the top, lead there from every folder."""
     if footer := context.get("theme_extra_footer"):
-        context["theme_extra_footer"] = footer.replace("initmem.pdf", context["pathto"]("initmem.pdf", 1))
+        context["theme_extra_footer"] = re.sub(r'href="([^"]+)"', lambda link: f'href="{context["pathto"](link[1], 1)}"', footer)
 
 
 def plain_citations(app: Sphinx, pagename: str, templatename: str, context: dict, doctree: Any) -> None:
@@ -195,7 +203,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("config-inited", set_address)
     app.connect("env-before-read-docs", execute_side_by_side)
     app.connect("html-page-context", add_math)
-    app.connect("html-page-context", link_pdf)
+    app.connect("html-page-context", lead_to_top)
     app.connect("html-page-context", plain_citations)
     app.connect("build-finished", slim_icons)
     app.connect("autodoc-process-docstring", read_docstring, priority=400)

@@ -9,6 +9,7 @@ begins with a cell that makes it run on Colab; the publishing workflow gives it 
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import jupytext
 from myst_nb.core.read import is_myst_markdown_notebook
 
 NO_ADDRESS = "https://github.com/OWNER/REPOSITORY"
+ADDRESS = os.environ.get("INITMEM_REPOSITORY", NO_ADDRESS)  # for what is published and not committed: slides, student notebooks
 # A notebook that Colab opens from a repository stands there alone.
 ON_COLAB = """\
 # On Colab, fetch the book and install what is missing there. Anywhere else this cell does nothing.

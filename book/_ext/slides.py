@@ -86,7 +86,7 @@ def decks(text: str) -> dict[str, tuple[str, str]]:
     slides = re.split("(?=<section>)", body(cells))
     sources = re.split(r"(?m)^(?=##? )", with_values(text, cells))
     return {
-        deck: (f"{head}{kept(slides, deck)}</main><script>{script}</script></body></html>\n", notebooks.render(kept(sources, deck)))
+        deck: (f"{head}{kept(slides, deck)}</main><script>{script}</script></body></html>\n", notebooks.render(kept(sources, deck), notebooks.ADDRESS))
         for deck in DECKS
     }
 

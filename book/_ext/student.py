@@ -38,7 +38,7 @@ def main() -> None:
     for chapter in sorted(BOOK.glob("*.md")):
         text = chapter.read_text(encoding="utf-8")
         if is_myst_markdown_notebook(text) and "{exercise" in text:
-            (folder / f"{chapter.stem}.ipynb").write_text(notebooks.render(without_solutions(text)), encoding="utf-8")
+            (folder / f"{chapter.stem}.ipynb").write_text(notebooks.render(without_solutions(text), notebooks.ADDRESS), encoding="utf-8")
             print(f"wrote {folder / chapter.stem}.ipynb")
 
 

@@ -24,7 +24,7 @@ document.addEventListener("DOMContentLoaded", () => {
     if (explorer) {
       const runs = document.createElement("a");
       runs.textContent = "Its runs";
-      runs.href = explorer.href + "#recipes=" + data.dataset.recipes;
+      runs.href = explorer.href + "#recipes=" + data.dataset.recipes + "&seeds=" + data.dataset.seeds;
       link.after(" ", runs);
     }
   }

@@ -11,7 +11,7 @@
   const SYMBOLS = { sgd: "circle", momentum: "square", adam: "triangle", adamw: "diamond", muon: "star" };
   const number = (value) => (value && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5) ? (+value.toPrecision(3)).toExponential() : String(+value.toPrecision(3)));
   const nameOf = (r) => `${LABELS[r.optimizer]}, η ${number(r.lr)}, ${r.weight_decay ? `λ ${number(r.weight_decay)}, ` : ""}b ${r.batch_size}, ` +
-    `${r.epochs} epochs, ${r.dataset} (${r.train_size} images)`;
+    `${r.epochs} epochs, ${r.dataset} (${r.train_size} images)${r.arch === "resnet9" ? "" : `, ResNet-${r.arch.slice(6)}`}${r.precision === "bf16" ? ", bf16" : ""}`;
 
   // As initmem.clocks.run_clocks and active_clock: the last short batch of an epoch is dropped, the learning rate constant.
   const clocks = (r) => {
@@ -70,7 +70,10 @@
     }
     const like = data.recipes.filter((other) => other.driving === clock).map((other) => ({ ...other, time: clocks(other)[clock] }));
     const own = like.filter((other) => other.optimizer === recipe.optimizer);
-    const nearest = d3.least(own.length ? own : like, (other) => Math.abs(Math.log(other.time / now)));
+    const begun = fields.start.value === "" ? null : starts[fields.start.value].key; // of several at one distance: that, the plainest, the best known
+    const distance = (other) => +Math.abs(Math.log(other.time / now)).toPrecision(6);
+    const nearest = d3.sort(own.length ? own : like, distance, (other) => other.key !== begun, (other) => other.arch !== "resnet9",
+      (other) => other.precision === "bf16", (other) => -other.n)[0];
     const factor = nearest && Math.max(now / nearest.time, nearest.time / now);
     part("words").textContent = `${times.steps.toLocaleString("en")} steps. ` + (!nearest ? `No shipped recipe is driven by ${label}, so there is nothing to compare with.` :
       `The nearest shipped recipe${own.length ? " of the same optimizer" : ""} by ${label} is ${nameOf(nearest)}: ${label} ${number(nearest.time)}, ` +
@@ -111,7 +114,7 @@
     update();
   });
   form.addEventListener("submit", (event) => event.preventDefault());
-  const first = d3.greatest(starts.map((start, i) => ({ start, i })), ({ start }) => (start.optimizer === "sgd" && start.driving ? start.n : 0));
+  const first = d3.greatest(starts.map((start, i) => ({ start, i })), ({ start }) => (start.optimizer === "sgd" && start.arch === "resnet9" && start.precision !== "bf16" && start.driving ? start.n : 0));
   begin(first.start);
   fields.start.value = first.i;
   let width = root.clientWidth;

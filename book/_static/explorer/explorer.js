@@ -13,10 +13,13 @@
   const number = (value) => (value === null ? "–" : value && (Math.abs(value) < 1e-3 || Math.abs(value) >= 1e5) ? value.toExponential() : String(value));
 
   for (const recipe of data.recipes) {
-    recipe.data = `${recipe.dataset}, ${recipe.train_size} training images`;
+    recipe.data = `${recipe.dataset}, ${recipe.train_size} images${recipe.preset ? ` (${recipe.preset})` : ""}`;
     recipe.network = `${NAMES[recipe.arch]}, width ${recipe.width}`;
     recipe.name = `${LABELS[recipe.optimizer]}, η ${number(recipe.lr)}, ` +
       `${recipe.weight_decay ? `λ ${number(recipe.weight_decay)}, ` : ""}b ${recipe.batch_size}, ${recipe.epochs} epochs, ${recipe.network}`;
+  }
+  for (const same of d3.group(data.recipes, (recipe) => recipe.data + recipe.name).values()) {
+    if (same.length > 1) for (const recipe of same) recipe.name += `, ${recipe.precision}`; // what else could tell them apart
   }
   const { norm, ...columns } = data.runs;
   const runs = columns.id.map((_, i) => {
@@ -29,7 +32,7 @@
   const values = (field) => [...new Set(data.recipes.map((recipe) => recipe[field]))].sort(d3.ascending);
   const shown = (field, value) => (field === "optimizer" ? LABELS[value] : typeof value === "number" ? number(value) : value);
   const fill = (name, options) => form.elements[name].replaceChildren(...options.map(([value, text]) => new Option(text, value)));
-  const FILTERS = ["network", "lr", "weight_decay", "batch_size", "epochs"];
+  const FILTERS = ["network", "lr", "weight_decay", "batch_size", "epochs", "precision"];
   const counts = d3.rollup(runs, (all) => all.length, (run) => run.recipe.data);
   fill("data", d3.sort(counts, ([, n]) => -n).map(([name]) => [name, name])); // never mixed: no "all" here
   for (const field of FILTERS) fill(field, [["", "all"], ...values(field).map((value) => [value, shown(field, value)])]);
@@ -38,7 +41,7 @@
     const mine = runs.filter((run) => run.recipe.data === dataset && run.seed < data.pilot);
     for (const field of FILTERS) {
       const [common] = d3.greatest(d3.rollup(mine, (all) => all.length, (run) => run.recipe[field]), ([, n]) => n) ?? [""];
-      const value = ["network", "batch_size", "epochs"].includes(field) ? String(common) : "";
+      const value = ["network", "batch_size", "epochs", "precision"].includes(field) ? String(common) : "";
       if (asDefault) for (const option of form.elements[field].options) option.defaultSelected = option.value === value;
       form.elements[field].value = value;
     }
@@ -58,18 +61,21 @@
     const given = new FormData(form);
     return { ...Object.fromEntries(given), optimizers: given.getAll("optimizer"), pilot: given.has("pilot") };
   };
-  let only = null; // keys of the recipes that an address asks for
-  const ask = (keys) => {
-    only = keys;
+  let only = null; // keys of the recipes, and the seeds, that an address asks for
+  const ask = (keys, seeds) => {
+    only = keys && { keys, seeds };
     part("only").hidden = !keys;
+    if (!keys) return history.replaceState(null, "", location.pathname + location.search);
+    const sets = [...new Set(data.recipes.filter((recipe) => keys.has(recipe.key)).map((recipe) => recipe.data))];
+    part("only-data").textContent = sets.length > 1 ? `It has runs on ${sets.join(" and on ")}: choose them one at a time under Data. ` : "";
   };
   // A run passes if it meets every filter but one, which lets us say what each choice of that one would leave.
   const passes = (run, s, except) =>
     (except === "data" || run.recipe.data === s.data) &&
-    (!only || only.has(run.recipe.key)) &&
+    (!only || (only.keys.has(run.recipe.key) && (!only.seeds || only.seeds.has(run.seed)))) &&
     s.optimizers.includes(run.recipe.optimizer) &&
     (s.pilot || run.seed < data.pilot) &&
-    run.sigma >= +s.from && run.sigma <= +s.to &&
+    run.sigma >= Math.min(s.from, s.to) && run.sigma <= Math.max(s.from, s.to) &&
     FILTERS.every((field) => field === except || s[field] === "" || String(run.recipe[field]) === s[field]);
 
   // ---- Figures ----
@@ -110,6 +116,7 @@
 
   let selected = [];
   const update = () => {
+    for (const name of FILTERS) for (const option of form.elements[name].options) option.disabled = false; // else FormData leaves it out
     const s = state(), field = s.colour, accuracy = s.accuracy;
     for (const name of FILTERS) {
       const possible = new Set(runs.filter((run) => passes(run, s, name)).map((run) => String(run.recipe[name])));
@@ -273,16 +280,18 @@
     for (const field of FILTERS) form.elements[field].value = "";
     form.elements.pilot.checked = linked.seed >= data.pilot;
   }
-  const behind = (location.hash.match(/^#recipes=([\w,]+)$/) ?? ["", ""])[1].split(",");
+  const [, keys = "", seeds] = location.hash.match(/^#recipes=([\w,]+)(?:&seeds=([\d,]+))?$/) ?? [];
+  const behind = keys.split(",");
   const found = data.recipes.filter((recipe) => behind.includes(recipe.key));
   if (found.length) {
-    ask(new Set(behind));
+    ask(new Set(behind), seeds && new Set(seeds.split(",").map(Number)));
     const first = d3.least(found, (recipe) => behind.indexOf(recipe.key)); // the figure's first panel
     form.elements.data.value = first.data;
     for (const field of FILTERS) form.elements[field].value = "";
     const varies = (field) => new Set(found.filter((recipe) => recipe.data === first.data).map((recipe) => recipe[field])).size > 1;
     form.elements.colour.value = ["optimizer", ...FILTERS].find(varies) ?? "optimizer";
   }
+  addEventListener("hashchange", () => /^#(run|recipes)=/.test(location.hash) && location.reload()); // an address pasted into an open page
   let width = root.clientWidth;
   new ResizeObserver(() => root.clientWidth !== width && ((width = root.clientWidth), update())).observe(root);
   update();
