@@ -483,7 +483,7 @@ def parameter_table() -> pd.DataFrame:
     for name, schema in Parameters.model_json_schema()["properties"].items():
         kinds = [part for part in schema.get("anyOf", [schema]) if part.get("type") != "null"]
         part = kinds[0].get("items", kinds[0])
-        limits = [f"{sign} {part[key]:g}" for key, sign in _LIMITS.items() if key in part]
+        limits = [f"{sign} {part[key]:g}" for key, sign in _LIMITS.items() if key in part and part[key] < 1e9]
         kind = ("list of " if "items" in kinds[0] else "") + {"number": "number", "integer": "whole number"}.get(part["type"], "name")
         rows.append({"name": name, "type": " ".join([kind, *limits]), "meaning": schema["description"]})
     return pd.DataFrame(rows)
