@@ -1,5 +1,6 @@
 """The ledger: claims, the runs that decide them, and verdicts computed from a table of results by a written rule."""
 
+import contextlib
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -225,7 +226,14 @@ class Claim(Checked):
         if not all(metrics.by_seed(cells[name]).size for name in needed):
             diverged = int((results["status"] == "diverged").sum())
             return Verdict(claim=self, outcome="untested", reason=f"too few runs came to an end: {diverged} of {len(results)} diverged")
-        estimates = [condition.measure(cells) for condition in asked]
+        measured = {}
+        for number, condition in enumerate(asked):
+            with contextlib.suppress(InitmemError):  # its cells share too few σ_w or seeds, as in the midst of a sweep
+                measured[number] = condition.measure(cells)
+        if 0 not in measured:
+            reason = f"the runs at hand share too few σ_w or seeds for the core condition, that {self.conditions[0].says}"
+            return Verdict(claim=self, outcome="untested", reason=reason)
+        asked, estimates = [asked[number] for number in measured], list(measured.values())
         judged = [condition.judge(estimate) for condition, estimate in zip(asked, estimates, strict=True)]
         seeds, enough = min(estimate.n for estimate in estimates), ledger().min_seeds
         if judged[0] == "violated":

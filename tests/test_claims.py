@@ -8,10 +8,9 @@ import pytest
 import yaml
 
 import initmem
-from initmem import claims, plots, report
+from initmem import claims, plots, report, store
 from initmem.clocks import active_clock
 from initmem.config import InitmemError, grid, preset
-from initmem.metrics import Estimate
 from initmem.metrics import Estimate
 from initmem.store import book_dir
 
@@ -222,6 +221,20 @@ def test_a_picture_shows_numbers_in_full_and_offers_its_rows():
     assert "σ<sub>w</sub>" in picture._repr_html_()
     rows = pd.read_csv(io.StringIO(picture.csv))
     assert len(rows) == 3 * len(cells) and set(rows["runs"]) == {5}
+
+
+@pytest.mark.parametrize("name", list(claims.ledger().claims))
+def test_the_midst_of_a_sweep_has_a_verdict(name):
+    """Whatever rows happen to be at hand: no verdict raises, and none is full while runs are missing."""
+    claim, rng = claims.claim(name), np.random.default_rng(0)
+    rows = claims.at_hand(claim, "digits", store.current(store.read(cached=False)))
+    assert len(rows)
+    for share in (0.005, 0.02, 0.05, 0.1, 0.3, 0.8):
+        some = rows[rng.random(len(rows)) < share]
+        verdict = claim.verdict(claim.split(some))
+        assert verdict.outcome != "reproduced" and str(verdict) and verdict.reason
+    one_scale_behind = rows[(rows["sigma_w"] == 0.1) | (rng.random(len(rows)) < 0.5)]
+    assert claim.verdict(claim.split(one_scale_behind)).reason
 
 
 def test_an_empty_store_answers_nothing_and_breaks_nothing(own_store):
