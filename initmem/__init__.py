@@ -15,7 +15,7 @@ _HOMES = {
     ],
     "clocks": ["run_clocks", "paper_clocks", "matched_lr"],
     "claims": ["claim", "ledger", "scoreboard", "at_hand", "Parameters"],
-    "chapters": ["check", "choose_runs", "panels"],
+    "chapters": ["check", "choose_runs", "panels", "seeds_in"],
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = sorted(_HOME)

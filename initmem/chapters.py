@@ -16,6 +16,7 @@ import yaml
 
 from initmem.claims import Claim, Parameters, at_hand, claim, ledger
 from initmem.config import PRESETS, InitmemError, Run, unknown
+from initmem.metrics import by_seed
 from initmem.store import book_dir, current, read
 
 
@@ -64,19 +65,25 @@ def panels(claim: Claim, parameters: Parameters, results: pd.DataFrame) -> dict[
         rows = at_hand(claim, preset, shipped)
         if preset == parameters.preset:
             same = set(rows["run_id"]) == set(results["run_id"])
-            title = _title(preset, results, "" if same or rows.empty else ", your parameters")
-            shown[title] = claim.split(results, parameters)
+            mine = claim.split(results, parameters)
+            shown[_title(preset, mine, "" if same or rows.empty else ", your parameters")] = mine
         if len(rows) and preset != parameters.preset and claim.verdict(claim.split(rows, preset=preset)).outcome == "untested":
             continue  # a few rows that another claim brought along answer nothing here
         if len(rows) and (preset != parameters.preset or not same):
-            title = _title(preset, rows, ", shipped" if preset == parameters.preset else "")
-            shown[title] = claim.split(rows, preset=preset)
+            theirs = claim.split(rows, preset=preset)
+            shown[_title(preset, theirs, ", shipped" if preset == parameters.preset else "")] = theirs
     return {title: cells for title, cells in shown.items() if cells}
 
 
-def _title(preset: str, results: pd.DataFrame, note: str) -> str:
-    seeds = results["seed"].nunique()
-    return f"{preset}{note} ({seeds} seed{'s' * (seeds > 1)})"
+def _title(preset: str, cells: dict[str, pd.DataFrame], note: str) -> str:
+    return f"{preset}{note} ({seeds_in(cells)})"
+
+
+def seeds_in(cells: dict[str, pd.DataFrame]) -> str:
+    """How many seeds have every σ_w: of the recipe with fewest and of that with most, `1 to 3 seeds`."""
+    numbers = sorted({len(by_seed(rows)) for rows in cells.values()}) or [0]
+    ends = f"{numbers[0]} to {numbers[-1]}" if len(numbers) > 1 else f"{numbers[0]}"
+    return f"{ends} seed{'s' * (ends != '1')}"
 
 
 def rerun(chapter: str, parameters: Parameters, output: Path | None, as_html: bool) -> list[Path]:

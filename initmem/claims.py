@@ -229,7 +229,9 @@ class Claim(Checked):
         measured = {}
         for number, condition in enumerate(asked):
             with contextlib.suppress(InitmemError):  # its cells share too few σ_w or seeds, as in the midst of a sweep
-                measured[number] = condition.measure(cells)
+                estimate = condition.measure(cells)
+                if estimate.value == estimate.value:  # not NaN: what it compares does vary
+                    measured[number] = estimate
         if 0 not in measured:
             reason = f"the runs at hand share too few σ_w or seeds for the core condition, that {self.conditions[0].says}"
             return Verdict(claim=self, outcome="untested", reason=reason)
@@ -241,19 +243,23 @@ class Claim(Checked):
         elif len(asked) < len(self.conditions):
             outcome, reason = "partly", f"{len(asked)} of the rule's {len(self.conditions)} conditions could be tested"
         elif set(judged) == {"met"} and seeds >= enough:
-            outcome, reason = "reproduced", f"{_all(len(asked))} met, over {seeds} seeds"
+            outcome, reason = "reproduced", f"{_all(len(asked))} met, over {_seeds(seeds)}"
         elif set(judged) == {"met"}:
             outcome, reason = "partly", f"{_all(len(asked))} met, but {seeds} of the {enough} seeds asked for"
         else:
-            outcome, reason = "partly", f"{judged.count('met')} of {len(asked)} conditions are met over {seeds} seeds"
+            outcome, reason = "partly", f"{judged.count('met')} of {len(asked)} conditions are met over {_seeds(seeds)}"
         judged_rows = pd.concat([cells[name] for name in needed]).drop_duplicates("run_id")
         dropped = max(cells[name]["seed"].nunique() - len(metrics.by_seed(cells[name])) for name in needed)
         diverged = int((judged_rows["status"] == "diverged").sum())
         if dropped or diverged:  # never hidden, and never a full verdict
             outcome = "partly" if outcome == "reproduced" else outcome
-            reason += f"; {dropped} seeds lack a run and are left out, {diverged} runs diverged"
+            reason += f"; {_seeds(dropped)} lack{'s' * (dropped == 1)} a run, left out here; runs diverged: {diverged}"
         lines = [Judged(condition=c, estimate=e, judged=j) for c, e, j in zip(asked, estimates, judged, strict=True)]
         return Verdict(claim=self, outcome=outcome, reason=reason, lines=lines)
+
+
+def _seeds(number: int) -> str:
+    return f"{number} seed{'s' * (number != 1)}"
 
 
 def _all(conditions: int) -> str:

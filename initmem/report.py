@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from initmem import metrics, store
+from initmem.chapters import seeds_in
 from initmem.claims import Claim, Parameters, Verdict, at_hand, scoreboard
 from initmem.clocks import PAPER_REGIMES, Clocks, active_clock, paper_clocks, run_clocks
 from initmem.config import PRESETS, Run
@@ -426,10 +427,9 @@ def verdict_page(claim: Claim) -> Page:
         rows = at_hand(claim, preset, shipped)
         verdict = claim.verdict(claim.split(rows, preset=preset))
         if verdict.outcome != "untested":
-            seeds = rows["seed"].nunique()
             other = [name for name in rows["dataset"].unique() if name != preset_run(preset).dataset]
             on = f", on {' and '.join(other)}" if other else ""
-            parts.append(_card(verdict, f"{preset}{on} ({len(rows)} runs, {seeds} seed{'s' * (seeds > 1)})"))
+            parts.append(_card(verdict, f"{preset}{on} ({len(rows)} runs, {seeds_in(claim.split(rows, preset=preset))})"))
     if len(parts) == 1:
         parts.append("<p>Not tested yet.</p>")
     return Page("".join(parts) + f"<p><strong>A sceptic would say:</strong> {html.escape(claim.sceptic)}</p>")

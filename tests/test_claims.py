@@ -61,11 +61,11 @@ def test_seeds_left_out_and_diverged_runs_are_said_and_cost_the_full_verdict():
     whole = table([0.95, 0.9, 0.8], 1)
     lacking = whole[~((whole["seed"] == 4) & (whole["sigma_w"] == 1.0))]
     verdict = judge(REMEMBERS, lacking)
-    assert verdict.outcome == "partly" and "1 seeds lack a run and are left out, 0 runs diverged" in verdict.reason
+    assert verdict.outcome == "partly" and "1 seed lacks a run, left out here; runs diverged: 0" in verdict.reason
     diverged = whole.assign(status=["diverged"] + ["finished"] * (len(whole) - 1))
-    assert judge(REMEMBERS, diverged).outcome == "partly" and "1 runs diverged" in judge(REMEMBERS, diverged).reason
+    assert judge(REMEMBERS, diverged).outcome == "partly" and "runs diverged: 1" in judge(REMEMBERS, diverged).reason
     failed = whole.assign(status=["failed"] + ["finished"] * (len(whole) - 1))
-    assert judge(REMEMBERS, failed).outcome == "partly" and "1 seeds lack a run" in judge(REMEMBERS, failed).reason
+    assert judge(REMEMBERS, failed).outcome == "partly" and "1 seed lacks a run" in judge(REMEMBERS, failed).reason
 
 
 def test_the_adaptive_claim_compares_with_sgd():
