@@ -20,12 +20,12 @@ QUICK = "--quick" in sys.argv
 STEPS = 8 if QUICK else 64
 # Part of an operation's name → what it is for; the first that fits counts.
 KINDS = {
-    "convolution": ("conv", "mkldnn_convolution"),
+    "convolution": ("conv",),
     "BatchNorm": ("batch_norm",),
     "loss and accuracy": ("softmax", "nll", "argmax", "aten::mean", "aten::sum", "aten::eq"),
     "ReLU and residual sums": ("relu", "clamp", "threshold", "add"),
     "pooling": ("pool", "amax", "scatter", "max"),
-    "optimizer": ("sgd", "adam", "_foreach", "mm", "addmm"),
+    "optimizer": ("sgd", "adam", "_foreach", "mm"),
     "copies into another layout": ("copy", "clone", "contiguous"),
     "choosing and stacking images": ("index", "repeat", "cat"),
 }

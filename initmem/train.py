@@ -257,6 +257,7 @@ class State:
         """Take up a checkpoint; False if it cannot be read."""
         try:
             content = torch.load(path, map_location="cpu", weights_only=True)  # no foreign pickles
+            content["tests"]  # without them, as a former version wrote it, the end could not be recorded
             model.load_state_dict(content.pop("model"))
             optimizer.load_state_dict(content.pop("optimizer"))
         except Exception:  # whatever a damaged file makes torch raise

@@ -250,6 +250,18 @@ def test_a_damaged_checkpoint_means_starting_over(digits, tmp_path):
     assert same(a, b)
 
 
+def test_a_checkpoint_of_a_former_version_means_starting_over(digits, tmp_path, monkeypatch):
+    """One of the last epoch that lacks what was tested: the run must not fail for ever."""
+    monkeypatch.setattr("initmem.train.CHECKPOINT_SECONDS", -1)
+    checkpoint = tmp_path / "state.pt"
+    [a] = train([SHORT], digits, checkpoint=checkpoint)
+    content = torch.load(checkpoint, weights_only=True)
+    assert content.pop("tests") and content["epoch"] == SHORT.epochs
+    torch.save(content, checkpoint)
+    [b] = train([SHORT], digits, checkpoint=checkpoint)
+    assert same(a, b)
+
+
 def test_golden_run_guards_the_numerics(digits):
     """If this fails because the numerics changed on purpose, raise ENGINE_VERSION and put the new values here."""
     assert ENGINE_VERSION == 1
