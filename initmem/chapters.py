@@ -16,6 +16,8 @@ import yaml
 
 from initmem.claims import Claim, Parameters, at_hand, claim, ledger
 from initmem.config import PRESETS, InitmemError, Run, unknown
+from initmem.config import preset as preset_run
+from initmem.data import TITLES
 from initmem.metrics import by_seed
 from initmem.store import book_dir, current, read
 
@@ -76,7 +78,13 @@ def panels(claim: Claim, parameters: Parameters, results: pd.DataFrame) -> dict[
 
 
 def _title(preset: str, cells: dict[str, pd.DataFrame], note: str) -> str:
-    return f"{preset}{note} ({seeds_in(cells)})"
+    return f"{place(preset, cells)}{note} ({seeds_in(cells)})"
+
+
+def place(preset: str, cells: dict[str, pd.DataFrame]) -> str:
+    """The preset, and on which data where they are not its own: `digits, on Fashion-MNIST`."""
+    names = sorted({name for rows in cells.values() for name in rows["dataset"]} - {preset_run(preset).dataset})
+    return preset + (f", on {' and '.join(TITLES.get(name, name) for name in names)}" if names else "")
 
 
 def seeds_in(cells: dict[str, pd.DataFrame]) -> str:

@@ -110,13 +110,15 @@ class Condition(Checked):
         tables = [cells[side] if isinstance(side, str) else [cells[name] for name in side] for side in sides]
         return getattr(metrics, self.metric)(*tables)
 
+    @property
+    def bound(self) -> float:
+        """The number that the metric must reach, or must not exceed."""
+        return self.at_most if self.at_least is None else self.at_least
+
     def judge(self, estimate: Estimate) -> str:
         """`met`, `violated` or `open`, by the whole interval; by the value alone where one seed leaves no interval."""
         low, high = (estimate.low, estimate.high) if estimate.n > 1 else (estimate.value, estimate.value)
-        if self.at_most is not None:
-            low, high, bound = -high, -low, -self.at_most
-        else:
-            bound = self.at_least
+        low, high, bound = (low, high, self.bound) if self.at_most is None else (-high, -low, -self.bound)
         return "met" if low >= bound else "violated" if high < bound else "open"
 
 

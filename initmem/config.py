@@ -170,6 +170,10 @@ class Run(Checked):
                 f"choose a batch of 2 to {self.train_size}"
             )
 
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        """What is printed: all but a momentum that the optimizer does not use."""
+        return [(name, value) for name, value in super().__repr_args__() if name != "momentum" or self.optimizer == "momentum"]
+
     def replace(self, /, **changes: Any) -> "Run":
         """The same run with some fields changed, validated anew."""
         return Run(**{**self.model_dump(), **changes})

@@ -52,6 +52,7 @@ MIRRORS: dict[str, dict[str, tuple[str, tuple[str, ...]]]] = {
     "fashion_mnist": {file: (md5, tuple(host + file for host in FASHION_HOSTS)) for file, md5 in FASHION_MD5.items()},
 }
 SOURCES = {"digits": "scikit-learn digits", "cifar10": CIFAR_ARCHIVE, "fashion_mnist": "Fashion-MNIST idx files"}
+TITLES = {"digits": "digits", "cifar10": "CIFAR-10", "fashion_mnist": "Fashion-MNIST"}
 SYSTEM_FOLDERS = {"fashion_mnist": (Path("/usr/share/datasets/fashion-mnist"),)}  # Debian's package dataset-fashion-mnist
 # What the decoded originals must be. The digits' is also known without scikit-learn, to read shipped results.
 # Fashion-MNIST is recognized by content: Debian's files differ from the official ones, but only in the gzip header

@@ -65,6 +65,8 @@ class Picture:
     """A finished figure with its caption, alt text and the runs it was drawn from. Displays itself in a notebook."""
 
     svg: str
+    narrow: str
+    """The same for a narrow screen, which the book's style sheet shows in place of the first."""
     name: str
     caption: str
     alt: str
@@ -78,9 +80,10 @@ class Picture:
     def _repr_html_(self) -> str:
         recipes, seeds = ",".join(self.recipes), ",".join(map(str, self.seeds))
         label = f'<svg role="img" aria-label="{html.escape(self.alt)}" '
+        wide, narrow = (svg.replace("<svg ", label, 1) for svg in (self.svg, self.narrow))
         return (
-            f'<figure class="initmem-figure" id="{self.name}">{self.svg.replace("<svg ", label, 1)}'
-            f"<figcaption>{subscripts(html.escape(self.caption))}</figcaption></figure>"
+            f'<figure class="initmem-figure" id="{self.name}"><div class="initmem-wide">{wide}</div>'
+            f'<div class="initmem-narrow" style="display: none">{narrow}</div><figcaption>{subscripts(html.escape(self.caption))}</figcaption></figure>'
             f'<p class="initmem-provenance">{html.escape(self.provenance)} <a class="initmem-csv" data-recipes="{recipes}" data-seeds="{seeds}" download="{self.name}.csv" '
             f'href="data:text/csv;charset=utf-8,{urllib.parse.quote(self.csv)}">Data (CSV)</a></p>'
         )
@@ -109,7 +112,28 @@ _NEEDS_SCALES = "This picture needs at least two values of σ_w."
 
 
 def picture(figure: Figure, name: str, caption: str, alt: str, results: pd.DataFrame) -> Picture:
-    """Turn a Matplotlib figure into a Picture: stand-in colours become style-sheet variables, ids become unique."""
+    """Turn a Matplotlib figure into a Picture: drawn once for wide and, its panels stacked, once for narrow screens."""
+    wide = _svg(figure, name)
+    _stack(figure)
+    narrow = _svg(figure, f"{name}-narrow")
+    seeds = tuple(sorted(results["seed"].unique().tolist()))
+    return Picture(wide, narrow, name, caption, alt, provenance(results), _csv(results), recipe_keys(results), seeds)
+
+
+def _stack(figure: Figure) -> None:
+    """Lay a figure out again for a phone: one panel above the other, at a width that leaves the text legible."""
+    axes, (_, height) = figure.axes, figure.get_size_inches()
+    rows = axes[0].get_gridspec().nrows
+    for place, ax in zip(figure.add_gridspec(len(axes)), axes, strict=True):
+        ax.set_subplotspec(place)
+        ax.tick_params(labelleft=True)
+        ax.set_ylabel(ax.get_ylabel() or axes[0].get_ylabel())
+    figure.set_size_inches(4.2, min(height / rows, 3.6) * len(axes) if len(axes) > 1 else height)
+    figure.get_layout_engine().set(h_pad=0.1)
+
+
+def _svg(figure: Figure, name: str) -> str:
+    """A figure as SVG for a page: stand-in colours become style-sheet variables, ids become unique."""
     buffer = io.StringIO()
     with matplotlib.rc_context(_THEME):
         figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
@@ -117,7 +141,7 @@ def picture(figure: Figure, name: str, caption: str, alt: str, results: pd.DataF
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     width = 1.5 * float(re.search(r'width="([\d.]+)pt"', svg)[1])  # text a little larger than the page's at full size
-    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf'\1 width="100%" style="min-width: {0.48 * width:.0f}px; max-width: {width:.0f}px"', svg, count=1)
+    svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf'\1 width="100%" style="max-width: {width:.0f}px"', svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
     svg = re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{name}-", svg)
     svg = re.sub(r"font-family: [^;\"]*", "font-family: inherit", svg)
@@ -126,9 +150,7 @@ def picture(figure: Figure, name: str, caption: str, alt: str, results: pd.DataF
     svg = re.sub(r"\s*\n\s*", " ", svg)
     for stand_in, style in _STYLES.items():
         svg = svg.replace(stand_in, style)
-    svg = re.sub(r"#b00(0\d\d|199)", _mixed, svg)
-    seeds = tuple(sorted(results["seed"].unique().tolist()))
-    return Picture(svg, name, caption, alt, provenance(results), _csv(results), recipe_keys(results), seeds)
+    return re.sub(r"#b00(0\d\d|199)", _mixed, svg)
 
 
 def recipe_keys(results: pd.DataFrame) -> tuple[str, ...]:
@@ -182,11 +204,16 @@ def label(name: str) -> str:
 
 
 def _looks(cells: Cells) -> dict[str, dict]:
-    """Colour and marker of each cell: an optimizer's own, or a step of a ramp where cells are steps of something."""
-    if set(cells) <= set(LABELS):
-        return {name: dict(color=_SERIES[name], marker=_MARKERS[name]) for name in cells}
+    """Colour and marker of each cell: its optimizer's, or a step of a ramp where cells share one and are steps of something."""
+    optimizers = [rows["optimizer"].iloc[0] for rows in cells.values()]
+    if len(set(optimizers)) == len(cells):
+        return {name: _look(optimizer) for name, optimizer in zip(cells, optimizers, strict=True)}
     markers = "osD^vP*Xph"
     return {name: dict(color=_ramp(i, len(cells)), marker=markers[i % len(markers)]) for i, name in enumerate(cells)}
+
+
+def _look(optimizer: str) -> dict[str, str]:
+    return dict(color=_SERIES[optimizer], marker=_MARKERS[optimizer])
 
 
 def _ramp(step: int, steps: int) -> str:
@@ -296,7 +323,7 @@ def trajectories(cells: Cells, name: str, caption: str, seed: int = 0, column: s
 
 def spreads(panels: dict[str, Cells], paper: dict[str, float], name: str, caption: str) -> Picture:
     """The paper's spreads (optimizer → pp, hollow) beside ours, with intervals and what seeds alone would give."""
-    entries = [(f"paper: {LABELS[key]}", _looks({key: None})[key], metrics.Estimate(value, np.nan, np.nan, 0), np.nan) for key, value in paper.items()]
+    entries = [(f"paper: {LABELS[key]}", _look(key), metrics.Estimate(value, np.nan, np.nan, 0), np.nan) for key, value in paper.items()]
     for title, cells in panels.items():
         for cell, rows in cells.items():
             if rows["sigma_w"].nunique() > 1:

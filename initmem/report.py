@@ -9,11 +9,10 @@ import numpy as np
 import pandas as pd
 
 from initmem import metrics, store
-from initmem.chapters import seeds_in
+from initmem.chapters import place, seeds_in
 from initmem.claims import Claim, Parameters, Verdict, at_hand, scoreboard
 from initmem.clocks import PAPER_REGIMES, Clocks, active_clock, paper_clocks, run_clocks
 from initmem.config import PRESETS, Run
-from initmem.config import preset as preset_run
 from initmem.plots import LABELS, Cells, label, provenance, subscripts
 
 
@@ -38,6 +37,11 @@ def memory_table(cells: Cells) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def two_digits(value: float) -> str:
+    """A number to two significant digits, as people write it: 940 and not 9.4e+02."""
+    return f"{float(f'{value:.2g}'):,.6g}"
+
+
 def _bracket(estimate: metrics.Estimate, spec: str) -> str:
     value = f"{estimate.value:{spec}}" if estimate.n else "–"
     return f"{value} [{estimate.low:{spec}}, {estimate.high:{spec}}]" if estimate.n > 1 else value
@@ -60,7 +64,7 @@ def clock_table(recipes: dict[str, Run], regimes: Iterable[str] = PAPER_REGIMES)
 
 def _clock_columns(clocks: Clocks, driving: str) -> dict[str, str]:
     columns = {"T_SGD = Σ η²/b": "t_sgd", "T_L2 = λ Σ η": "t_l2", "T_adapt = Σ η": "t_adapt"}
-    values = {title: f"{getattr(clocks, name):.2g}{' *' if name == driving else ''}" for title, name in columns.items()}
+    values = {title: f"{two_digits(getattr(clocks, name))}{' *' if name == driving else ''}" for title, name in columns.items()}
     return {"steps": f"{clocks.steps:,}", **values}
 
 
@@ -291,12 +295,12 @@ def misplaced_table(cells: Cells, most: int = 5) -> pd.DataFrame:
     frame["place by clock"] = frame["driving clock"].rank(ascending=False).astype(int)
     frame["place by spread"] = frame["spread (pp)"].rank().astype(int)
     worst = (frame["place by clock"] - frame["place by spread"]).abs().sort_values(ascending=False).index[:most]
-    return frame.loc[worst].assign(**{name: frame[name].map("{:.2g}".format) for name in ("driving clock", "spread (pp)")})
+    return frame.loc[worst].assign(**{name: frame[name].map(two_digits) for name in ("driving clock", "spread (pp)")})
 
 
 def flow_words(results: pd.DataFrame) -> str:
     """Σ η of a recipe."""
-    return f"{run_clocks(metrics.run_of(results)).t_adapt:.2g}"
+    return two_digits(run_clocks(metrics.run_of(results)).t_adapt)
 
 
 def selected_words(results: pd.DataFrame) -> str:
@@ -313,18 +317,18 @@ def grid_words(results: pd.DataFrame) -> str:
 _CLOCK_LABELS = {"t_sgd": "T_SGD", "t_l2": "T_L2", "t_adapt": "T_adapt"}
 
 
-def clock_words(recipes: dict[str, Run], regime: str) -> str:
+def clock_words(cells: Cells, regime: str) -> str:
     """A sentence that holds the driving clock of the first recipe against the same clock of a regime of the paper."""
-    run = next(iter(recipes.values()))
+    run = metrics.run_of(next(iter(cells.values())))
     name = active_clock(run)
     ours, theirs = getattr(run_clocks(run), name), getattr(paper_clocks(regime), name)
-    return f"{_CLOCK_LABELS[name]} of {LABELS[run.optimizer]} is {ours:.2g} here and {theirs:.2g} in the paper"
+    return f"{_CLOCK_LABELS[name]} of {LABELS[run.optimizer]} is {two_digits(ours)} here and {two_digits(theirs)} in the paper"
 
 
 def norm_factor(results: pd.DataFrame, epoch: int) -> str:
     """The ratio of the largest to the smallest seed-mean norm over σ_w at one epoch (0: initialization, -1: the last)."""
     norms = results.assign(norm=results["norm"].str[epoch]).groupby("sigma_w")["norm"].mean()
-    return f"{norms.max() / norms.min():.2g}"
+    return two_digits(norms.max() / norms.min())
 
 
 def each(cells: Cells, words: Callable[[pd.DataFrame], str]) -> str:
@@ -398,7 +402,7 @@ def _changes(own: Cells, shipped: Cells, most: int = 5) -> list[str]:
         run, base = metrics.run_of(own[name]), metrics.run_of(shipped[name])
         clock = active_clock(run)
         now, then = getattr(run_clocks(run), clock), getattr(run_clocks(base), clock)
-        factor = f"{_CLOCK_LABELS[clock]} is {now / then:.2g} times as large" if then else f"{_CLOCK_LABELS[clock]} is now {now:.2g}"
+        factor = f"{_CLOCK_LABELS[clock]} is {two_digits(now / then)} times as large" if then else f"{_CLOCK_LABELS[clock]} is now {two_digits(now)}"
         verb = "rises" if after > before + 0.05 else "falls" if after < before - 0.05 else "goes"
         sentences.append(f"{label(name)}: the spread {verb} from {before:.1f} to {after:.1f} pp; {factor}")
     return sentences
@@ -407,7 +411,7 @@ def _changes(own: Cells, shipped: Cells, most: int = 5) -> list[str]:
 def _card(verdict: Verdict, title: str) -> str:
     lines = "".join(
         f"<li><strong>{line.judged}</strong>: {html.escape(line.condition.says)} — measured "
-        f"{html.escape(format(line.estimate, '.2f'))}</li>"
+        f"{html.escape(_beside(line.estimate, line.condition.bound))}</li>"
         for line in verdict.lines
     )
     return (
@@ -415,6 +419,13 @@ def _card(verdict: Verdict, title: str) -> str:
         f"{html.escape(verdict.title.capitalize())} on {html.escape(title)}</p>"
         f"<p>{html.escape(verdict.reason[0].upper() + verdict.reason[1:])}.</p><ul>{lines}</ul></div>"
     )
+
+
+def _beside(estimate: metrics.Estimate, bound: float) -> str:
+    """An estimate with as many decimals, two or more, as show on which side of the bound its value and its ends lie."""
+    numbers = [number for number in estimate[:3] if np.isfinite(number) and number != bound]
+    digits = next((digits for digits in range(2, 6) if all(round(number, digits) != bound for number in numbers)), 6)
+    return format(estimate, f".{digits}f")
 
 
 def verdict_page(claim: Claim) -> Page:
@@ -427,9 +438,8 @@ def verdict_page(claim: Claim) -> Page:
         rows = at_hand(claim, preset, shipped)
         verdict = claim.verdict(claim.split(rows, preset=preset))
         if verdict.outcome != "untested":
-            other = [name for name in rows["dataset"].unique() if name != preset_run(preset).dataset]
-            on = f", on {' and '.join(other)}" if other else ""
-            parts.append(_card(verdict, f"{preset}{on} ({len(rows)} runs, {seeds_in(claim.split(rows, preset=preset))})"))
+            cells = claim.split(rows, preset=preset)
+            parts.append(_card(verdict, f"{place(preset, cells)} ({len(rows)} runs, {seeds_in(cells)})"))
     if len(parts) == 1:
         parts.append("<p>Not tested yet.</p>")
     return Page("".join(parts) + f"<p><strong>A sceptic would say:</strong> {html.escape(claim.sceptic)}</p>")

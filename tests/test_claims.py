@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 import initmem
-from initmem import claims, plots, report, store
+from initmem import chapters, claims, metrics, plots, report, store
 from initmem.clocks import active_clock
 from initmem.config import InitmemError, grid, preset
 from initmem.metrics import Estimate
@@ -207,8 +207,35 @@ def test_a_rerun_says_what_changed():
     shipped = {"sgd": table([0.95, 0.9, 0.8], 1, base=base, noise=1e-9)}
     own = {"sgd": table([0.95, 0.94, 0.9], 1, base=base.replace(lr=base.lr * 10), noise=1e-9)}
     card = report.cards(REMEMBERS, {"digits, your parameters (5 seeds)": own, "digits, shipped (5 seeds)": shipped})
-    assert "SGD: the spread falls from 15.0 to 5.0 pp; T_SGD is 1e+02 times as large" in card
+    assert "SGD: the spread falls from 15.0 to 5.0 pp; T_SGD is 100 times as large" in card
     assert "What your parameters changed" not in report.cards(REMEMBERS, {"digits (5 seeds)": shipped})
+
+
+def test_a_card_shows_on_which_side_of_its_bound_a_number_lies():
+    estimate = metrics.Estimate(1.2, 0.4, 1.9967, 5)
+    assert report._beside(estimate, 2.0) == "1.200 [0.400, 1.997] (n = 5)"
+    assert report._beside(estimate, 3.0) == "1.20 [0.40, 2.00] (n = 5)"
+    assert report._beside(metrics.Estimate(1.0, 1.0, 1.0, 5), 1.0) == "1.00 [1.00, 1.00] (n = 5)", "that one is the bound"
+
+
+def test_two_digits():
+    values = {944.0: "940", 1563: "1,600", 0.0: "0", 7.3e-4: "0.00073", 100: "100", 0.0234: "0.023", 2.01: "2", 9.4e-7: "9.4e-07"}
+    assert {value: report.two_digits(value) for value in values} == values
+
+
+def test_colours_follow_the_optimizer_where_cells_differ_in_it():
+    base = REMEMBERS.recipe()["sgd"]
+    cells = {f"clothes, {name}": table([0.9, 0.85, 0.8], 1, base=base.replace(optimizer=name)) for name in ("sgd", "adam")}
+    assert plots._looks(cells) == {f"clothes, {name}": plots._look(name) for name in ("sgd", "adam")}
+    steps = plots._looks({"a": cells["clothes, sgd"], "b": cells["clothes, sgd"]})
+    assert steps["a"] != steps["b"]
+
+
+def test_a_title_names_data_that_are_not_the_presets_own():
+    base = REMEMBERS.recipe()["sgd"]
+    rows = table([0.9, 0.85, 0.8], 1, base=base)
+    assert chapters.place("digits", {"sgd": rows}) == "digits"
+    assert chapters.place("digits", {"sgd": rows.assign(dataset="fashion_mnist")}) == "digits, on Fashion-MNIST"
 
 
 def test_a_picture_shows_numbers_in_full_and_offers_its_rows():

@@ -63,6 +63,14 @@ def pages() -> list[str]:
     return [toc["root"], *chapters, "genindex", "search"]
 
 
+# Pictures with visible text smaller than so many pixels, or as wide as two panels side by side.
+SMALL = """(least) => [...document.querySelectorAll('.initmem-figure svg')].filter((svg) => svg.checkVisibility()).map((svg) => {
+    const scale = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
+    const texts = [...svg.querySelectorAll('text')].filter((text) => text.textContent.trim() && !text.closest('defs'));
+    return [svg.closest('figure').id, Math.min(...texts.map((text) => scale * parseFloat(getComputedStyle(text).fontSize)))];
+}).filter(([, size]) => size < least)"""
+
+
 class Visit:
     """A page opened in a fresh profile, and what happened while it loaded."""
 
@@ -109,6 +117,7 @@ def test_page_on_a_phone(browser, site, name):
         assert visit.errors == []
         overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         assert visit.page.evaluate(overflow) <= 0, visit.page.evaluate(WIDE)
+        assert visit.page.evaluate(SMALL, 9) == [], "text of figures, in pixels as they are seen"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
