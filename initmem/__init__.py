@@ -14,7 +14,7 @@ _HOMES = {
         "interpolated_at_largest", "trend", "rank_correlation", "collapse", "curve_distance", "disagreement_over", "disagreement_between", "repair_gap", "disagreement", "effective_lr", "table",
     ],
     "clocks": ["run_clocks", "paper_clocks", "matched_lr"],
-    "claims": ["claim", "ledger", "scoreboard", "at_hand", "Parameters"],
+    "claims": ["claim", "ledger", "scoreboard", "Parameters"],
     "chapters": ["check", "choose_runs", "panels", "seeds_in"],
 }  # fmt: skip
 _HOME = {name: home for home, names in _HOMES.items() for name in names}

@@ -28,7 +28,7 @@ from initmem.config import (
     unknown,
 )
 from initmem.metrics import Estimate
-from initmem.store import RECIPE_FIELDS, RUN_FIELDS, book_dir
+from initmem.store import RECIPE_FIELDS, RUN_FIELDS, book_dir, current, read
 
 Outcome = Literal["reproduced", "partly", "not", "untested"]
 
@@ -212,6 +212,10 @@ class Claim(Checked):
         mine = results.assign(cell=found)[results["status"] != "failed"].dropna(subset="cell")
         groups = dict(iter(mine.drop(columns="cell").groupby(mine["cell"], sort=False)))
         return {name: groups[name].reset_index(drop=True) for name in names.values() if name in groups}
+
+    def shipped(self, preset: str = "digits") -> dict[str, pd.DataFrame]:
+        """The shipped rows of each cell at one preset, by its name; cells without rows are left out."""
+        return self.split(at_hand(self, preset, current(read(cached=False))), preset=preset)
 
     def verdict(self, cells: dict[str, pd.DataFrame]) -> "Verdict":
         """Judge the rows of each cell (`split`), all of one preset, by the ledger's rule."""

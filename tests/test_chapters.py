@@ -141,7 +141,7 @@ def test_a_shipped_number_comes_back_when_its_rows_are_hidden(monkeypatch, tmp_p
     """One cell trained anew on digits, two seeds, three scales: the spread lies within the shipped interval, give or take a seed."""
     claim = claims.claim("sgd-remembers")
     scales, parameters = [0.1, 1.0, 2.5], dict(preset="digits", seeds=2, sigma_w=[0.1, 1.0, 2.5])
-    shipped = claim.split(claims.at_hand(claim, "digits", store.read(cached=False)), preset="digits")["sgd"]
+    shipped = claim.shipped("digits")["sgd"]
     shipped = shipped[shipped["sigma_w"].isin(scales)]
     monkeypatch.setenv("INITMEM_DATA", str(tmp_path / "cache"))
     monkeypatch.setenv("INITMEM_SHIPPED", str(empty_folder(tmp_path)))

@@ -10,7 +10,6 @@ import yaml
 
 import initmem
 from conftest import ROOT
-from initmem import store
 
 BUDGET = 1_500_000  # bytes a page may load in all
 BUDGETS = {"book/explorer": 4_000_000}  # and where it embeds all runs
@@ -169,7 +168,7 @@ def test_a_figure_can_be_taken_away_as_picture_and_as_numbers(browser, site):
             visit.page.get_by_text("Data (CSV)").first.click()
         rows = pd.read_csv(numbers.value.path())
         claim = initmem.claim("sgd-remembers")
-        sgd = claim.split(initmem.at_hand(claim, "digits", store.read(cached=False)), preset="digits")["sgd"]
+        sgd = claim.shipped("digits")["sgd"]
         mine = rows.query("dataset == 'digits' and optimizer == 'sgd' and sigma_w == 0.1").iloc[0]
         assert mine["runs"] == 10
         assert mine["test_accuracy"] == pytest.approx(sgd[sgd["sigma_w"] == 0.1]["test_accuracy"].mean(), abs=1e-4)
