@@ -108,33 +108,44 @@ def reproduce(
 ) -> None:
     """Train what is missing, then print tables, metrics, clocks and the verdict."""
     import pandas as pd
+    from tqdm import tqdm
 
     from initmem import claims, cluster, report
     from initmem.chapters import choose_runs
+    from initmem.config import Run
     from initmem.runner import sweep
+    from initmem.store import RUN_FIELDS
 
     chosen = parameters(pairs, preset=preset, seeds=seeds)
     everything = claim == "all"
     entries = [c for c in claims.ledger().claims.values() if not c.ours] if everything else [claims.claim(claim)]
     asked = [choose_runs(entry, chosen, fresh, brief=everything) for entry in entries]
-    done: dict[Any, pd.Series] = {}  # claims share runs; each is trained once
-    answers = []
-    with cluster.dask(dask, threads) if dask else contextlib.nullcontext((None, None)) as (executor, at_once):
+    done: dict[Run, dict] = {}
+    answered: dict[str, pd.DataFrame] = {}
+    began = time.monotonic()
+
+    def answer() -> None:
+        """Answer the claims whose last run has come."""
         for entry, runs in zip(entries, asked, strict=True):
-            began = time.monotonic()
-            if todo := [run for run in runs if run not in done]:
-                ends = {run.replace(epochs=1): run.epochs for run in sorted(todo, key=lambda run: run.epochs)}
-                later = dict.fromkeys(run for other in asked for run in other if run not in done and run not in todo)
-                todo += [run for run in later if run.epochs < ends.get(run.replace(epochs=1), 0)]  # on the way of a longer run
-                rows = sweep(todo, jobs=jobs or at_once, executor=executor, threads=threads, fresh=fresh)
-                done |= dict(zip(todo, rows.to_dict("records"), strict=True))
-            results = pd.DataFrame([done[run] for run in runs])
-            if (failed := results["status"] == "failed").any():
-                raise InitmemError(f"{failed.sum()} of {len(results)} runs failed; the others are stored, and the same command goes on")
-            answers.append((entry, results))
+            if entry.id in answered or not done.keys() >= set(runs):
+                continue
+            results = answered[entry.id] = pd.DataFrame([done[run] for run in runs])
             if everything and not as_json:
-                verdict = entry.verdict(entry.split(results, chosen))
-                print(f"[{len(answers)}/{len(entries)}] {verdict}\n  {len(results)} runs, {time.monotonic() - began:.0f} s", flush=True)
+                line = f"[{len(answered)}/{len(entries)}] {entry.verdict(entry.split(results, chosen))}"
+                tqdm.write(f"{line}\n  {len(results)} runs, after {time.monotonic() - began:.0f} s", file=sys.stdout)
+
+    def on_rows(rows: list[dict]) -> None:
+        done.update({Run(**{name: row[name] for name in RUN_FIELDS}): row for row in rows})
+        answer()
+
+    with cluster.dask(dask, threads) if dask else contextlib.nullcontext((None, None)) as (executor, at_once):
+        runs = list(dict.fromkeys(run for part in asked for run in part))  # all claims at once: they share runs, and no processor idles
+        results = sweep(runs, jobs=jobs or at_once, executor=executor, threads=threads, fresh=fresh, on_rows=on_rows)
+    if (failed := results["status"] == "failed").any():
+        raise InitmemError(f"{failed.sum()} of {len(results)} runs failed; the others are stored, and the same command goes on")
+    done |= dict(zip(runs, results.to_dict("records"), strict=True))
+    answer()
+    answers = [(entry, answered[entry.id]) for entry in entries]
     if as_json:
         found = [report.as_dict(entry, chosen, results) for entry, results in answers]
         print(json.dumps(found if everything else found[0], indent=2))

@@ -183,6 +183,11 @@ class Run(Checked):
         """Optimizer steps in one epoch."""
         return self.train_size // self.batch_size
 
+    @property
+    def depth(self) -> int:
+        """Layers of the network, as its name counts them."""
+        return int(self.arch.removeprefix("resnet"))
+
     def run_id(self, data_fingerprint: str, engine: int = ENGINE_VERSION) -> str:
         """Sixteen hex digits naming this run on this copy of the data under this engine."""
         fields = self.model_dump()

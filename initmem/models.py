@@ -113,7 +113,7 @@ def build(
     if run.arch == "resnet9":
         model = resnet9(channels, classes, run.width, len(sigma_w))
     else:
-        model = resnet_cifar(int(run.arch.removeprefix("resnet")), channels, classes, run.width, len(sigma_w))
+        model = resnet_cifar(run.depth, channels, classes, run.width, len(sigma_w))
     init_kernels(model, sigma_w, [run.seed] * len(sigma_w) if seeds is None else seeds)
     return model
 

@@ -28,7 +28,7 @@ def layers(run: Run, shape: tuple[int, int, int], classes: int) -> Iterator[tupl
             yield from [conv(channels_out, channels_out)] * blocks
         yield 1, 8 * w, classes, 1
         return
-    convolutions = (int(run.arch.removeprefix("resnet")) - 2) // 3
+    convolutions = (run.depth - 2) // 3
     for stage in range(3):
         height, width = (math.ceil(height / 2), math.ceil(width / 2)) if stage else (height, width)
         yield conv(w * 2**stage // (2 if stage else 1), w * 2**stage)

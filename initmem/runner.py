@@ -33,18 +33,19 @@ def sweep(
     threads: int | None = None,
     fresh: bool = False,
     progress: bool = True,
+    on_rows: Callable[[list[dict]], None] = lambda rows: None,
 ) -> pd.DataFrame:
     """One row for each run, in order: read from shipped or stored results, trained where there are none.
 
     `jobs` processes of `threads` threads share the processors (default: chosen by the size of the network). Any
     concurrent.futures `executor` takes their place; `jobs` then says how many tasks it works on at once. `fresh` trains
-    everything anew. Rows of one table come from one copy of a data set. A run that raised, or whose process died twice,
+    everything anew. `on_rows` is called with each group of rows that was trained, once it is stored. Rows of one table come from one copy of a data set. A run that raised, or whose process died twice,
     is a row of status `failed`, which is not stored. Raises InitmemError for bad input.
     """
     runs = _checked(runs, jobs, executor, threads)
     keys = store.read(columns=["run_id", "engine", "dataset", "data_fingerprint"])  # all else is read when it is needed
     missing = find_missing(runs, keys.head(0) if fresh else store.current(keys))
-    rows = pd.DataFrame(_train(missing, jobs, executor, threads, progress, fresh) if missing else [], columns=store.SCHEMA.names)
+    rows = pd.DataFrame(_train(missing, jobs, executor, threads, progress, fresh, on_rows) if missing else [], columns=store.SCHEMA.names)
     known = rows.head(0) if fresh or len(missing) == len(runs) else store.current(store.read())
     known = known[~known["run_id"].isin(rows["run_id"])]  # those just trained are in the store by now
     everything = pd.concat([frame for frame in (known, rows) if len(frame)], ignore_index=True)
@@ -91,8 +92,9 @@ def choose_copy(name: str, runs: Sequence[Run], table: pd.DataFrame) -> str | No
 
 
 def _train(
-    runs: Sequence[Run], jobs: int | None, executor: Executor | None, threads: int | None, progress: bool, fresh: bool
-) -> list[dict]:
+    runs: Sequence[Run], jobs: int | None, executor: Executor | None, threads: int | None, progress: bool, fresh: bool,
+    on_rows: Callable[[list[dict]], None],
+) -> list[dict]:  # fmt: skip
     """Train runs in lanes and processes; store each as it finishes. Returns all rows, failed ones last."""
     _check_machine(runs, executor)
     cores = available_cores()
@@ -117,6 +119,7 @@ def _train(
                 store.append(rows)
                 checkpoint_of([row["run_id"] for row in rows]).unlink(missing_ok=True)  # not before it is stored
                 finished += rows
+                on_rows(rows)
         except (KeyboardInterrupt, CancelledError) as error:
             kind, word = (Interrupted, "stopped") if isinstance(error, KeyboardInterrupt) else (InitmemError, "the executor is lost")
             raise kind(
@@ -267,7 +270,7 @@ def lanes(runs: Sequence[Run], jobs: int) -> list[list[Run]]:
     for (recipe, horizons, among), together in seeds.items():
         most = min(MAX_LANES, math.ceil(len(networks) / jobs)) if is_tiny(recipe) else 1
         groups += [(recipe, horizons, block) for block in _blocks(together, among, most)]
-    groups.sort(key=lambda group: -group[1][-1] * group[0].steps_per_epoch * math.prod(map(len, group[2])))
+    groups.sort(key=lambda group: -group[1][-1] * group[0].steps_per_epoch * math.prod(map(len, group[2])) * group[0].depth)
     if over := len(groups) % jobs:  # what would leave processes idle at the end is split among them
         last = [(recipe, horizons, part) for recipe, horizons, (own, among) in groups[-over:]
                 for part in _blocks(own, among, math.ceil(len(own) * len(among) / (jobs // over)))]  # fmt: skip

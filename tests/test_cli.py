@@ -263,7 +263,7 @@ def test_reproduce_all_answers_every_claim_of_the_paper_and_trains_no_run_twice(
     assert code == 0
     papers = [claim for claim in claims.ledger().claims.values() if not claim.ours]
     for number, claim in enumerate(papers, 1):
-        assert f"[{number}/{len(papers)}] {claim.title}: " in out
+        assert f"[{number}/{len(papers)}] {claim.title}: " in out, "in the ledger's order, for all is known"
     assert "The scoreboard on digits" in out and not store.results_dir().exists()
     assert len(trained) == len(set(trained)) and set(trained) == {run for claim in papers for run in claim.runs(live=True, seeds=3)}
 

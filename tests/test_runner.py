@@ -31,6 +31,24 @@ def test_a_sweep_trains_what_is_missing_and_no_more(own_store, monkeypatch):
     assert trained == RUNS[4:]
 
 
+def test_rows_are_told_of_as_they_end(own_store):
+    told = []
+
+    def on_rows(rows):
+        assert set(store.read(shipped=False)["run_id"]) >= {row["run_id"] for row in rows}, "stored before it is told"
+        told.extend(row["run_id"] for row in rows)
+
+    first = runner.sweep(RUNS[:1], jobs=1, progress=False, on_rows=on_rows)
+    assert told == list(first["run_id"])
+    both = runner.sweep(RUNS[:4], jobs=1, progress=False, on_rows=on_rows)
+    assert sorted(told) == sorted(both["run_id"]), "each once, and none that was known"
+
+
+def test_the_deepest_networks_go_first():
+    runs = [TINY, *grid(TINY.replace(arch="resnet56", optimizer="adam")), TINY.replace(optimizer="adam")]
+    assert runner.lanes(runs, jobs=3)[0][0].arch == "resnet56"
+
+
 def test_fresh_leaves_known_rows_aside(own_store):
     known = runner.sweep(RUNS[:2], jobs=1, progress=False)
     store.append([known.iloc[0].to_dict() | dict(test_accuracy=0.123)])
