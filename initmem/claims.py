@@ -116,8 +116,9 @@ class Condition(Checked):
         return self.at_most if self.at_least is None else self.at_least
 
     def judge(self, estimate: Estimate) -> str:
-        """`met`, `violated` or `open`, by the whole interval; by the value alone where one seed leaves no interval."""
-        low, high = (estimate.low, estimate.high) if estimate.n > 1 else (estimate.value, estimate.value)
+        """`met`, `violated` or `open`, by the whole interval; by the value alone for one seed, and for counts of networks."""
+        counts = self.metric.startswith("interpolated")
+        low, high = (estimate.low, estimate.high) if estimate.n > 1 and not counts else (estimate.value, estimate.value)
         low, high, bound = (low, high, self.bound) if self.at_most is None else (-high, -low, -self.bound)
         return "met" if low >= bound else "violated" if high < bound else "open"
 
@@ -247,21 +248,29 @@ class Claim(Checked):
         if judged[0] == "violated":
             outcome, reason = "not", f"the core condition fails, which is that {asked[0].says}"
         elif len(asked) < len(self.conditions):
-            outcome, reason = "partly", f"{len(asked)} of the rule's {len(self.conditions)} conditions could be tested"
+            outcome, reason = "partly", f"{len(asked)} of the rule's {len(self.conditions)} conditions could be tested: {_tally(judged)}, over {_seeds(seeds)}"
         elif set(judged) == {"met"} and seeds >= enough:
             outcome, reason = "reproduced", f"{_all(len(asked))} met, over {_seeds(seeds)}"
         elif set(judged) == {"met"}:
             outcome, reason = "partly", f"{_all(len(asked))} met, but {seeds} of the {enough} seeds asked for"
         else:
-            outcome, reason = "partly", f"{judged.count('met')} of {len(asked)} conditions are met over {_seeds(seeds)}"
+            outcome, reason = "partly", f"of {len(asked)} conditions {_tally(judged)}, over {_seeds(seeds)}"
         judged_rows = pd.concat([cells[name] for name in needed]).drop_duplicates("run_id")
         dropped = max(cells[name]["seed"].nunique() - len(metrics.by_seed(cells[name])) for name in needed)
         diverged = int((judged_rows["status"] == "diverged").sum())
         if dropped or diverged:  # never hidden, and never a full verdict
             outcome = "partly" if outcome == "reproduced" else outcome
             reason += f"; {_seeds(dropped)} lack{'s' * (dropped == 1)} a run, left out here; runs diverged: {diverged}"
+        if unfitted := sum(metrics.interpolation_epoch(curve) is None for curve in judged_rows["train_accuracy"]):
+            reason += f"; {unfitted} of {len(judged_rows)} networks never came to 99.5 % training accuracy"
         lines = [Judged(condition=c, estimate=e, judged=j) for c, e, j in zip(asked, estimates, judged, strict=True)]
         return Verdict(claim=self, outcome=outcome, reason=reason, lines=lines)
+
+
+def _tally(judged: Sequence[str]) -> str:
+    """How many conditions are met, violated and open: `3 are met, 1 is open`."""
+    counts = {word: judged.count(word) for word in ("met", "violated", "open") if word in judged}
+    return ", ".join(f"{number} {'is' if number == 1 else 'are'} {word}" for word, number in counts.items())
 
 
 def _seeds(number: int) -> str:

@@ -1,7 +1,8 @@
 """What is measured on a table of runs, with intervals over seeds.
 
 All functions take rows of one recipe: runs that differ in sigma_w and seed alone. The paired design lets a seed's runs
-be resampled together. Intervals are 95 % bootstrap percentiles over seeds, widened for few seeds (Hesterberg 2015).
+be resampled together. Intervals are 95 % t intervals with the bootstrap's standard error over seeds (Hesterberg 2015):
+percentiles would hold the true value in half of all cases with two seeds, and in three quarters with three.
 """
 
 import functools
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtr, stdtrit
+from scipy.special import stdtrit
 from scipy.stats import rankdata
 
 from initmem.clocks import active_clock, run_clocks
@@ -39,7 +40,7 @@ class Estimate(NamedTuple):
         spec = spec or ".3g"
         if why := self._nothing():
             return why
-        if self.n < 2:
+        if np.isnan(self.low):
             return f"{self.value:{spec}} (n = {self.n}, no interval)"
         return f"{self.value:{spec}} [{self.low:{spec}}, {self.high:{spec}}] (n = {self.n})"
 
@@ -48,8 +49,8 @@ class Estimate(NamedTuple):
         value = f"{self.value:{spec}}{unit}"
         if why := self._nothing():
             return why
-        if self.n < 2:
-            return f"{value} (one seed, no interval)"
+        if np.isnan(self.low):
+            return f"{value} ({'one seed' if self.n == 1 else f'{self.n} seeds'}, no interval)"
         return f"{value} (95 % interval {self.low:{spec}} to {self.high:{spec}}, {self.n} seeds)"
 
 
@@ -75,11 +76,12 @@ def by_seed(results: pd.DataFrame, column: str = "test_accuracy") -> pd.DataFram
     return results.assign(value=ended).pivot(index="seed", columns="sigma_w", values="value").dropna()
 
 
-def bootstrap(values: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray]) -> Estimate:
+def bootstrap(values: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray], least: float = -np.inf, most: float = np.inf) -> Estimate:
     """Estimate of a statistic of the mean over seeds.
 
-    `values` is (seeds, ...); `statistic` maps means (resamples, ...) to (resamples,). With n seeds the percentiles are
-    taken at the expanded level Φ(t·sqrt(n/(n−1))), without which intervals of few seeds are far too narrow.
+    `values` is (seeds, ...); `statistic` maps means (resamples, ...) to (resamples,), between `least` and `most`. The
+    interval is value ± t·s with t Student's of n − 1 degrees of freedom and s the standard deviation of the statistic over
+    resamples, times sqrt(n/(n−1)): for a mean, Student's own interval.
     """
     n = len(values)
     if not n:
@@ -88,9 +90,8 @@ def bootstrap(values: np.ndarray, statistic: Callable[[np.ndarray], np.ndarray])
     if n < 2:
         return Estimate(value, np.nan, np.nan, n)
     draws = np.random.default_rng(0).integers(n, size=(RESAMPLES, n))
-    tail = ndtr(stdtrit(n - 1, 0.025) * np.sqrt(n / (n - 1)))
-    low, high = np.quantile(statistic(values[draws].mean(1)), [tail, 1 - tail])
-    return Estimate(value, float(low), float(high), n)
+    half = stdtrit(n - 1, 0.975) * np.nanstd(statistic(values[draws].mean(1))) * np.sqrt(n / (n - 1))
+    return Estimate(value, float(max(least, value - half)), float(min(most, value + half)), n)
 
 
 def _range(means: np.ndarray) -> np.ndarray:
@@ -113,7 +114,7 @@ def spread(results: pd.DataFrame, column: str = "test_accuracy") -> Estimate:
     if column not in ACCURACIES:
         raise unknown("accuracy", column, ACCURACIES)
     _needs_scales(results)
-    return bootstrap(by_seed(results, column).to_numpy(), _range)
+    return bootstrap(by_seed(results, column).to_numpy(), _range, least=0)
 
 
 def stack(cells: Sequence[pd.DataFrame], column: str = "test_accuracy") -> np.ndarray:
@@ -131,7 +132,7 @@ def stack(cells: Sequence[pd.DataFrame], column: str = "test_accuracy") -> np.nd
 
 def spread_ratio(results: pd.DataFrame, reference: pd.DataFrame, column: str = "test_accuracy") -> Estimate:
     """Spread of one recipe over that of another, seeds paired."""
-    return bootstrap(stack([results, reference], column), lambda means: _ratio(*np.moveaxis(_range(means), -1, 0)))
+    return bootstrap(stack([results, reference], column), lambda means: _ratio(*np.moveaxis(_range(means), -1, 0)), least=0)
 
 
 def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -140,7 +141,7 @@ def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 def curve_distance(results: pd.DataFrame, reference: pd.DataFrame) -> Estimate:
     """Largest difference over σ_w between the seed-mean accuracies of two recipes, in pp, seeds paired."""
-    return bootstrap(stack([results, reference]), lambda means: 100 * np.abs(means[..., 0, :] - means[..., 1, :]).max(-1))
+    return bootstrap(stack([results, reference]), lambda means: 100 * np.abs(means[..., 0, :] - means[..., 1, :]).max(-1), least=0)
 
 
 def trend(cells: Sequence[pd.DataFrame]) -> Estimate:
@@ -169,14 +170,17 @@ def clock_order(cells: dict[str, pd.DataFrame]) -> Estimate:
 def clock_advantage(cells: dict[str, pd.DataFrame]) -> Estimate:
     """By how much the driving clock orders the spreads better than the number of epochs does, in rank correlation."""
     tables = list(cells.values())
-    clock = np.array([_driving_clock(rows) for rows in tables])
-    epochs = np.array([recipe(rows)["epochs"] for rows in tables])
-    return bootstrap(stack(tables), lambda means: _spearman(_range(means), epochs) - _spearman(_range(means), clock))
+    return rank_advantage(tables, [_driving_clock(rows) for rows in tables], [recipe(rows)["epochs"] for rows in tables])
+
+
+def rank_advantage(cells: Sequence[pd.DataFrame], x: Sequence[float], rival: Sequence[float]) -> Estimate:
+    """By how much x orders the recipes' spreads better than its rival: the rival's rank correlation minus that of x."""
+    return bootstrap(stack(cells), lambda means: _spearman(_range(means), np.asarray(rival)) - _spearman(_range(means), np.asarray(x)))
 
 
 def rank_correlation(cells: Sequence[pd.DataFrame], x: Sequence[float]) -> Estimate:
     """Spearman's rank correlation between one number a recipe and the recipes' spreads."""
-    return bootstrap(stack(cells), lambda means: _spearman(_range(means), np.asarray(x)))
+    return bootstrap(stack(cells), lambda means: _spearman(_range(means), np.asarray(x)), least=-1, most=1)
 
 
 def _spearman(values: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -202,6 +206,31 @@ def collapse(cells: Sequence[pd.DataFrame], power: int | None = None) -> Estimat
     The curve is a cubic in log(η/σ_w^power); power 2 for SGD and momentum, 1 for adaptive methods, unless given. The
     recipes must differ in η alone.
     """
+    values, fit = _one_curve(cells, power)
+
+    def explained(means: np.ndarray) -> np.ndarray:
+        flat = means.reshape(len(means), -1)
+        rest = flat - flat @ fit.T
+        return 1 - (rest**2).sum(-1) / ((flat - flat.mean(-1, keepdims=True)) ** 2).sum(-1)
+
+    return bootstrap(values, explained, most=1)
+
+
+def curve_misfit(cells: Sequence[pd.DataFrame], power: float | None = None) -> tuple[float, float, float]:
+    """How far mean accuracies lie from the curve of `collapse`, in pp: root mean square, largest, and what seeds alone give.
+
+    The last is the root mean square of the means' standard errors, without what a seed has in common everywhere; NaN for
+    one seed.
+    """
+    values, fit = _one_curve(cells, power)
+    flat = 100 * values.reshape(len(values), -1)
+    rest = flat.mean(0) - fit @ flat.mean(0)
+    noise = (flat - flat.mean(1, keepdims=True)).std(0, ddof=1) / len(flat) ** 0.5 if len(flat) > 1 else np.array([np.nan])
+    return float((rest**2).mean() ** 0.5), float(np.abs(rest).max()), float((noise**2).mean() ** 0.5)
+
+
+def _one_curve(cells: Sequence[pd.DataFrame], power: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Accuracies (seeds, recipes, scales), and the matrix that projects them, flattened, on a cubic in log(η/σ_w^power)."""
     values = stack(cells)
     scales = functools.reduce(pd.Index.intersection, [by_seed(rows).columns for rows in cells]).to_numpy(dtype=float)
     if power is None:
@@ -209,14 +238,7 @@ def collapse(cells: Sequence[pd.DataFrame], power: int | None = None) -> Estimat
     rates = np.array([recipe(rows)["lr"] for rows in cells])
     x = np.log(rates[:, None] / scales**power).ravel()
     design = np.vander((x - x.mean()) / x.std(), 4)
-    fit = design @ np.linalg.pinv(design)
-
-    def explained(means: np.ndarray) -> np.ndarray:
-        flat = means.reshape(len(means), -1)
-        rest = flat - flat @ fit.T
-        return 1 - (rest**2).sum(-1) / ((flat - flat.mean(-1, keepdims=True)) ** 2).sum(-1)
-
-    return bootstrap(values, explained)
+    return values, design @ np.linalg.pinv(design)
 
 
 def noise_floor(results: pd.DataFrame, column: str = "test_accuracy", permutations: int = 4000) -> tuple[float, float]:
@@ -337,18 +359,24 @@ def solve_norm_equation(results: pd.DataFrame, reference: pd.Series) -> np.ndarr
 def disagreement_over(results: pd.DataFrame, what: str) -> Estimate:
     """Disagreement in % of test images between networks of one recipe that differ in `what` alone, over seeds.
 
-    `sigma_w`: the smallest against the largest scale, at each seed. `seed`: each seed against all others, mean over the
-    scales; seeds also differ in their training images.
+    `sigma_w`: the smallest against the largest scale, at each seed. `seed`: every two seeds, mean over the scales, with
+    the jackknife's interval (none for two seeds); seeds also differ in their training images.
     """
     table = by_seed(results.assign(row=range(len(results))), "row").astype(int)
-    predictions = [np.frombuffer(row, np.uint8) for row in results["predictions"]]
+    answers = np.array([np.frombuffer(row, np.uint8) for row in results["predictions"]])[table.to_numpy()]  # (seeds, scales, images)
     if what == "sigma_w":
-        pairs = [[(row.iloc[0], row.iloc[-1])] for _, row in table.iterrows()]
-    else:
-        pairs = [[(table.loc[seed, s], table.loc[other, s]) for other in table.index if other != seed for s in table] for seed in table.index]
-    if not all(pairs) or not pairs:
+        return bootstrap(100 * (answers[:, 0] != answers[:, -1]).mean(-1), lambda means: means)
+    n = len(table)
+    if n < 2:
         raise InitmemError("disagreement between seeds needs at least two seeds with every σ_w")
-    return bootstrap(np.array([100 * np.mean([(predictions[a] != predictions[b]).mean() for a, b in mine]) for mine in pairs]), lambda means: means)
+    pairs = 100 * np.array([(answers[seed] != answers).mean((1, 2)) for seed in range(n)])  # seeds × seeds
+    value = pairs.sum() / (n * (n - 1))
+    if n < 3:
+        return Estimate(value, np.nan, np.nan, n)
+    without = [(pairs.sum() - 2 * pairs[seed].sum()) / ((n - 1) * (n - 2)) for seed in range(n)]
+    # Pairs share seeds, so that they are fewer than they seem: the jackknife leaves out a seed with all its pairs.
+    half = stdtrit(n - 1, 0.975) * ((n - 1) / n * ((np.array(without) - np.mean(without)) ** 2).sum()) ** 0.5
+    return Estimate(value, value - half, value + half, n)
 
 
 def disagreement_between(first: pd.DataFrame, second: pd.DataFrame) -> Estimate:

@@ -267,6 +267,16 @@ def order_words(cells: Cells, name: str) -> str:
     return _order(cells, name).words(".2f") if _rankable(cells) else "not defined for so few recipes or scales"
 
 
+def advantage_words(cells: Cells, name: str, rival: str) -> str:
+    """By how much one line of `order_table` orders the recipes better than another, and whether seeds could have done it."""
+    if not _rankable(cells):
+        return "cannot be told for so few recipes or scales"
+    both = [[_CANDIDATES[each](metrics.run_of(rows)) for rows in cells.values()] for each in (name, rival)]
+    better = metrics.rank_advantage(list(cells.values()), *both)
+    told = "one seed cannot say whether by chance" if np.isnan(better.low) else "more than seeds alone would give" if better.low > 0 else "no more than chance could give"
+    return f"{better.words('.3f')}, {told}"
+
+
 def _rankable(cells: Cells) -> bool:
     return len(cells) > 2 and min(rows["sigma_w"].nunique() for rows in cells.values()) > 1
 
@@ -337,11 +347,12 @@ def each(cells: Cells, words: Callable[[pd.DataFrame], str]) -> str:
 
 
 def noise_table(panels: dict[str, Cells]) -> pd.DataFrame:
-    """A row a recipe of the book: its spread with interval, the spread that seeds alone would give, and p."""
-    rows = []
+    """A row a recipe of the book, under the first claim that has it: its spread with interval, the noise floor, and p."""
+    rows, shown = [], set()
     for title, cells in panels.items():
         for name, mine in cells.items():
-            if mine["sigma_w"].nunique() > 1 and mine["seed"].nunique() > 1:
+            if mine["sigma_w"].nunique() > 1 and mine["seed"].nunique() > 1 and not shown.issuperset(mine["run_id"]):
+                shown.update(mine["run_id"])
                 spread, (floor, p) = metrics.spread(mine), metrics.noise_floor(mine)
                 rows.append(
                     {"claim": title, "recipe": label(name), "spread (pp)": _bracket(spread, ".1f"), "noise floor (pp)": f"{floor:.1f}"}
@@ -456,9 +467,8 @@ def scoreboard_page(pages: bool = True) -> Page:
             verdict = verdicts[name, preset]
             detail = verdict.reason if verdict.outcome != "untested" else ""
             spread = [line for line in verdict.lines if line.condition.metric == "spread"]
-            detail = f"spread {spread[0].estimate.words('.1f', ' pp')}" if spread else detail
-            if not spread and verdict.lines:
-                detail = f"{sum(line.judged == 'met' for line in verdict.lines)} of {len(claim.conditions)} conditions met"
+            if spread and verdict.outcome == "reproduced":
+                detail = f"spread {spread[0].estimate.words('.1f', ' pp')}"
             cells += (
                 f'<td data-label="{preset}"><span class="initmem-{verdict.outcome}">{html.escape(verdict.title)}</span>'
                 f"<small>{html.escape(detail)}</small></td>"
