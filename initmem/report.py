@@ -217,7 +217,8 @@ def largest_words(results: pd.DataFrame) -> str:
     """How many runs at the largest scale fit their training data."""
     largest = results[results["sigma_w"] == results["sigma_w"].max()]
     best = largest["train_accuracy"].map(max).mean()
-    return f"{sum(_reached(largest))} of {len(largest)} fit (best epoch {100 * best:.1f} % on average)"
+    average = " on average" if len(largest) > 1 else ""
+    return f"{sum(_reached(largest))} of {len(largest)} fit (best epoch {100 * best:.1f} %{average})"
 
 
 def tau_words(results: pd.DataFrame) -> str:

@@ -1,10 +1,12 @@
 """The exact symmetry: for scale-invariant networks (σ_w, η, λ) has partners that give the same function at every step."""
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from conftest import ROOT
 from initmem.config import preset
 from initmem.models import Network, init_kernels
 from initmem.optim import make_optimizer
@@ -74,3 +76,20 @@ def test_partners_are_the_same_function(optimizer, decay, lr_power, decay_power,
 def test_without_the_partner_rate_the_function_differs(optimizer):
     lr = 0.05 if optimizer in ("sgd", "momentum") else 0.01
     assert (trained_outputs(optimizer, 1.0, lr, 0.0) - trained_outputs(optimizer, 3.7, lr, 0.0)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_with_its_exceptions_put_right_a_real_network_obeys_the_symmetry(optimizer, monkeypatch):
+    """The cures of benchmarks/symmetry.py: with all of them partners agree to rounding, with none they do not."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    symmetry = pytest.importorskip("symmetry")
+    lr, power = symmetry.BASE[optimizer]
+    base = preset("digits").replace(optimizer=optimizer, lr=lr, sigma_w=1.0, epochs=2, train_size=96, val_size=32)
+    partner = base.replace(sigma_w=2.5, lr=lr * 2.5**power)
+    losses = {
+        variant: [symmetry.records(run, base, symmetry.VARIANTS[variant])[0]["train_loss"] for run in (base, partner)]
+        for variant in ("nothing", "all these, and ε")
+    }
+    exact, broken = losses["all these, and ε"], losses["nothing"]
+    np.testing.assert_allclose(exact[0], exact[1], rtol=2e-3)
+    assert np.abs(broken[0] / broken[1] - 1).max() > 0.02
