@@ -164,6 +164,8 @@ def test_a_figure_can_be_taken_away_as_picture_and_as_numbers(browser, site):
             visit.page.get_by_text("Picture (SVG)").first.click()
         svg = Path(picture.value.path()).read_text(encoding="utf-8")
         assert ElementTree.fromstring(svg).tag.endswith("svg") and "var(" not in svg, "a file knows nothing of the page's variables"
+        marks = [part for part in ElementTree.fromstring(svg).iter() if part.tag.split("}")[1] in ("use", "path", "text")]
+        assert marks and not any("rgb(0, 0, 0)" in part.get("style", "") for part in marks), "in the dark no mark is black"
         with visit.page.expect_download() as numbers:
             visit.page.get_by_text("Data (CSV)").first.click()
         rows = pd.read_csv(numbers.value.path())

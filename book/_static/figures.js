@@ -11,11 +11,14 @@ document.addEventListener("DOMContentLoaded", () => {
     link.download = figure.id + ".svg";
     link.addEventListener("click", () => {
       const copy = svg.cloneNode(true);
-      const drawn = [svg, ...svg.querySelectorAll("*")];
-      [copy, ...copy.querySelectorAll("*")].forEach((part, i) => {
+      const styled = "[class], [style]"; // the others have what they are in, or what refers to them
+      const drawn = svg.querySelectorAll(styled);
+      copy.querySelectorAll(styled).forEach((part, i) => {
         const style = getComputedStyle(drawn[i]); // a file knows nothing of the page's variables
-        for (const name of ["fill", "stroke", "font-family"]) part.style.setProperty(name, style.getPropertyValue(name));
+        for (const name of ["fill", "stroke", "font-family"])
+          if (part.hasAttribute("class") || part.style.getPropertyValue(name)) part.style.setProperty(name, style.getPropertyValue(name));
       });
+      for (const rules of copy.querySelectorAll("style")) rules.textContent = rules.textContent.replace(/\b(fill|stroke|font-family): [^;}]*;?/g, "");
       copy.style.background = getComputedStyle(document.body).backgroundColor;
       copy.setAttribute("xmlns", "http://www.w3.org/2000/svg");
       link.href = URL.createObjectURL(new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" }));
