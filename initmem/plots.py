@@ -248,7 +248,8 @@ def _ramp(step: int, steps: int) -> str:
 def memory_curves(panels: dict[str, Cells], name: str, caption: str, column: str = "test_accuracy") -> Picture:
     """An accuracy against σ_w, a panel a preset, a line a cell: by default the test accuracy of the selected predictor.
 
-    Small marks are seeds, lines their means, bands the 95 % interval over seeds where there are several.
+    Small marks are seeds, lines their means, bands the 95 % interval over seeds where there are three or more: of two, Student's
+    interval is wider than any picture.
     """
     what = {"test_accuracy": "test accuracy", "best_train_accuracy": "best training accuracy"}[column]
     with matplotlib.rc_context(_THEME):
@@ -525,6 +526,8 @@ def _with_spread(cell: str, rows: pd.DataFrame, column: str) -> str:
 
 
 def _interval(values: pd.Series) -> tuple[float, float]:
+    if len(values) < 3:
+        return values.mean(), values.mean()
     estimate = metrics.bootstrap(values.to_numpy(), lambda means: means)
     return estimate.low, estimate.high
 
