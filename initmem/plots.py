@@ -236,6 +236,11 @@ def _looks(cells: Cells) -> dict[str, dict]:
     return {name: dict(color=_ramp(i, len(cells)), marker=markers[i % len(markers)]) for i, name in enumerate(cells)}
 
 
+def _shared_looks(panels: dict[str, Cells]) -> dict[str, dict]:
+    """A cell looks the same in every panel, also where a panel lacks some."""
+    return _looks({name: rows for cells in panels.values() for name, rows in cells.items()})
+
+
 def _look(optimizer: str) -> dict[str, str]:
     return dict(color=_SERIES[optimizer], marker=_MARKERS[optimizer])
 
@@ -254,16 +259,15 @@ def memory_curves(panels: dict[str, Cells], name: str, caption: str, column: str
     what = {"test_accuracy": "test accuracy", "best_train_accuracy": "best training accuracy"}[column]
     with matplotlib.rc_context(_THEME):
         figure, axes = _axes(len(panels), 4.6 if len(panels) == 1 else 3.3 * len(panels), 3.9)
-        sentences = []
+        sentences, looks = [], _shared_looks(panels)
         for ax, (title, cells) in zip(axes, panels.items(), strict=True):
-            looks = _looks(cells)
             rows = pd.concat([rows.assign(cell=cell) for cell, rows in cells.items()])
             values = rows["train_accuracy"].map(max) if column == "best_train_accuracy" else rows[column]
             rows["percent"] = 100 * values.astype(float)
-            colors = {cell: look["color"] for cell, look in looks.items()}
+            colors = {cell: looks[cell]["color"] for cell in cells}
             shared = dict(data=rows, x="sigma_w", y="percent", hue="cell", hue_order=[*cells], palette=colors, ax=ax, legend=False)
             sns.lineplot(
-                **shared, style="cell", style_order=[*cells], markers={cell: look["marker"] for cell, look in looks.items()},
+                **shared, style="cell", style_order=[*cells], markers={cell: looks[cell]["marker"] for cell in cells},
                 dashes=False, errorbar=_interval, err_kws=dict(alpha=0.18, linewidth=0), markeredgewidth=0,
             )  # fmt: skip
             if rows["seed"].nunique() > 1:
@@ -353,7 +357,7 @@ def spreads(panels: dict[str, Cells], paper: dict[str, float], name: str, captio
         for cell, rows in cells.items():
             if rows["sigma_w"].nunique() > 1:
                 entry = f"{title.split(' (')[0]}: {label(cell)}"
-                entries.append((entry, _looks(cells)[cell], metrics.spread(rows), metrics.noise_floor(rows)[0]))
+                entries.append((entry, _shared_looks(panels)[cell], metrics.spread(rows), metrics.noise_floor(rows)[0]))
     with matplotlib.rc_context(_THEME):
         figure, (ax,) = _axes(1, 5.4, 0.9 + 0.36 * len(entries))
         for y, (_, look, spread, floor) in enumerate(entries):

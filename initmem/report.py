@@ -229,12 +229,12 @@ def tau_words(results: pd.DataFrame) -> str:
 
 
 def turned_words(results: pd.DataFrame) -> str:
-    """The median angle between a kernel and its initial self at the end, for the smallest and the largest scale."""
+    """The median angle, over kernels and seeds, between a kernel and its initial self at the end: smallest → largest scale."""
     words = []
     for scale in (results["sigma_w"].min(), results["sigma_w"].max()):
         last = [np.asarray(row["layer_cosines"])[-len(row["layers"]) :] for _, row in results[results["sigma_w"] == scale].iterrows()]
-        words.append(f"{np.degrees(np.arccos(np.clip(np.median(last), -1, 1))):.0f}° at σ_w = {scale:g}")
-    return " and ".join(words) + " (median over kernels and seeds)"
+        words.append(f"{np.degrees(np.arccos(np.clip(np.median(last), -1, 1))):.0f}°")
+    return " → ".join(words)
 
 
 def collapse_words(cells: Cells, power: int | None = None) -> str:

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import Counter
 from xml.etree import ElementTree
 
 import numpy as np
@@ -267,6 +268,15 @@ def test_a_picture_says_each_style_once_and_refers_only_to_itself():
         assert any("fill-opacity: 0.18" in rule for rule in rules.values()), "styles keep their digits"
         places = [number for part in root.iter() for number in re.findall(r"\d+\.(\d+)", part.get("d", "") + part.get("x", ""))]
         assert places and max(map(len, places)) == 1
+
+
+def test_a_cell_has_one_colour_in_every_panel():
+    cells = {name: rows for name, rows in claims.claim("depth-breaks").shipped("digits").items() if "SGD" in name}
+    fewer = {name: rows for name, rows in cells.items() if "110" not in name}
+    picture = plots.memory_curves({"a": cells, "b": fewer}, "depths", "A caption.")
+    colours = dict(re.findall(r"\.(s\d+) {[^}]*stroke: ([^;]*); stroke-width: 2[;}]", picture.svg))
+    lines = Counter(colours[name] for name in re.findall(r'<path [^>]*class="(\w+)"', picture.svg) if name in colours)
+    assert list(lines.values()) == [4, 4, 2], "a curve and its place in the legend, in two panels or in one"
 
 
 @pytest.mark.parametrize("name", list(claims.ledger().claims))
