@@ -146,7 +146,7 @@ def _svg(figure: Figure, name: str) -> str:
     svg = re.sub(r"font-family: [^;\"]*", "font-family: inherit", svg)
     # A tenth of a point is finer than a screen shows. Places only: neither the text between the tags nor styles.
     svg = re.sub(r' (?!style|class)\w+="[^"<>]*"(?=[^<>]*>)', lambda place: re.sub(r"\d+\.\d\d+", lambda number: f"{float(number[0]):.1f}", place[0]), svg)
-    svg = re.sub(r"\s*\n\s*", " ", re.sub(r">\s+<", "><", svg))
+    svg = re.sub(r"\s*\n\s*", " ", svg)
     for stand_in, style in _STYLES.items():
         svg = svg.replace(stand_in, style)
     return re.sub(r"#b00(0\d\d|199)", _mixed, svg)
@@ -169,9 +169,11 @@ def _lean(svg: str, name: str) -> str:
             return tag[0]
         return re.sub(r' style="([^"]*)"', lambda found: f' class="s{styles.setdefault(found[1], len(styles))}"', tag[0])
 
-    svg = re.sub(r"<[^>]+>", to_class, svg)
+    svg = re.sub(r">\s+<", "><", re.sub(r"<[^>]+>", to_class, svg))
     while (bare := re.sub(r"<g>((?:(?!</?g\b).)*)</g>", r"\1", svg, flags=re.DOTALL)) != svg:  # groups that say nothing
         svg = bare
+    clipped = r'(<g class="\w+">)<use [^>]*/></g>(?:\1<use [^>]*/></g>)+'  # every mark of a scatter by itself: together
+    svg = re.sub(clipped, lambda row: row[1] + row[0].replace(row[1], "").replace("</g>", "") + "</g>", svg)
     rules = "".join(f"#{name}-svg .s{i} {{{style}}}" for style, i in styles.items())
     svg = re.sub(r"(<style[^>]*>)(.*?)(</style>)", lambda found: f"{found[1]}#{name}-svg {found[2]}{rules}{found[3]}", svg, count=1, flags=re.DOTALL)
     return svg.replace("<svg ", f'<svg id="{name}-svg" ', 1)
