@@ -113,9 +113,9 @@ _NEEDS_SCALES = "This picture needs at least two values of σ_w."
 
 def picture(figure: Figure, name: str, caption: str, alt: str, results: pd.DataFrame) -> Picture:
     """Turn a Matplotlib figure into a Picture: drawn once for wide and, its panels stacked, once for narrow screens."""
-    wide = _svg(figure, name)
+    wide = _svg(figure)
     _stack(figure)
-    narrow = _svg(figure, f"{name}-narrow")
+    narrow = _svg(figure)
     seeds = tuple(sorted(results["seed"].unique().tolist()))
     return Picture(wide, narrow, name, caption, alt, provenance(results), _csv(results), recipe_keys(results), seeds)
 
@@ -132,14 +132,14 @@ def _stack(figure: Figure) -> None:
     figure.get_layout_engine().set(h_pad=0.1)
 
 
-def _svg(figure: Figure, name: str) -> str:
+def _svg(figure: Figure) -> str:
     """A figure as SVG for a page: stand-in colours become style-sheet variables, ids become unique."""
     buffer = io.StringIO()
     with matplotlib.rc_context(_THEME):
         figure.savefig(buffer, format="svg", bbox_inches="tight", metadata={"Date": None})
     svg = buffer.getvalue()
     svg = svg[svg.index("<svg") :]
-    svg = _lean(re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL), name)
+    svg = _lean(re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL))
     width = 1.5 * float(re.search(r'width="([\d.]+)pt"', svg)[1])  # text a little larger than the page's at full size
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf'\1 width="100%" style="max-width: {width:.0f}px"', svg, count=1)
     svg = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", svg, count=1)
@@ -152,11 +152,13 @@ def _svg(figure: Figure, name: str) -> str:
     return re.sub(r"#b00(0\d\d|199)", _mixed, svg)
 
 
-def _lean(svg: str, name: str) -> str:
+def _lean(svg: str) -> str:
     """Say once what Matplotlib says on every mark: a style becomes a class of this picture alone, unused ids go.
 
-    A page of four figures, each drawn for wide and narrow screens, loses a third of its weight.
+    A page of four figures, each drawn for wide and narrow screens, loses a third of its weight. Names come from the
+    content: the book as one page holds the pictures of all chapters.
     """
+    name = f"f{zlib.crc32(svg.encode()):08x}"
     ids = {old: f"{name}-{i}" for i, old in enumerate(dict.fromkeys(re.findall(r'(?:href="|url\()#([^")]+)', svg)))}
     svg = re.sub(r' id="([^"]*)"', lambda found: f' id="{ids[found[1]]}"' if found[1] in ids else "", svg)
     svg = re.sub(r'(href="#|url\(#)([^")]+)', lambda found: found[1] + ids[found[2]], svg).replace("xlink:href", "href")
@@ -174,9 +176,9 @@ def _lean(svg: str, name: str) -> str:
         svg = bare
     clipped = r'(<g class="\w+">)<use [^>]*/></g>(?:\1<use [^>]*/></g>)+'  # every mark of a scatter by itself: together
     svg = re.sub(clipped, lambda row: row[1] + row[0].replace(row[1], "").replace("</g>", "") + "</g>", svg)
-    rules = "".join(f"#{name}-svg .s{i} {{{style}}}" for style, i in styles.items())
-    svg = re.sub(r"(<style[^>]*>)(.*?)(</style>)", lambda found: f"{found[1]}#{name}-svg {found[2]}{rules}{found[3]}", svg, count=1, flags=re.DOTALL)
-    return svg.replace("<svg ", f'<svg id="{name}-svg" ', 1)
+    rules = "".join(f"#{name} .s{i} {{{style}}}" for style, i in styles.items())
+    svg = re.sub(r"(<style[^>]*>)(.*?)(</style>)", lambda found: f"{found[1]}#{name} {found[2]}{rules}{found[3]}", svg, count=1, flags=re.DOTALL)
+    return svg.replace("<svg ", f'<svg id="{name}" ', 1)
 
 
 def recipe_keys(results: pd.DataFrame) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """The built pages in a browser: quiet, self-contained, light, readable on a phone and in the dark."""
 
+import re
 from pathlib import Path
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
@@ -178,3 +179,25 @@ def test_a_figure_can_be_taken_away_as_picture_and_as_numbers(browser, site):
         visit.page.wait_for_selector("#explorer-only:visible")
         assert " 2 recipes" in visit.page.text_content("#explorer-count"), "SGD and SGD with momentum on digits; data are never mixed"
         assert visit.errors == []
+
+
+def test_figures_keep_their_styles_in_print(browser, site):
+    from pdf import PREPARE
+
+    with Visit(browser, site, "book/depth-breaks", "light", 1360) as visit:
+        visit.page.emulate_media(media="print")
+        visit.page.evaluate(PREPARE)
+        grounds = visit.page.evaluate("""() => [...document.querySelectorAll('.initmem-wide svg')].map((svg) =>
+            getComputedStyle(svg.querySelector('path:not(defs path)')).fill)""")
+        assert grounds and set(grounds) == {"none"}, "without its styles a picture is one black box"
+
+
+def test_no_two_pictures_of_the_book_share_a_name(built_book):
+    """All chapters stand on one page in the PDF."""
+    seen = {}
+    for page in sorted(built_book.glob("book/*.html")):
+        for svg in re.findall(r"<svg role=\"img\".*?</svg>", page.read_text(encoding="utf-8"), re.DOTALL):
+            if name := re.search(r' id="([^"]+)"', svg):
+                content = svg[svg.index("<defs>") :]
+                assert seen.setdefault(name[1], content) == content, (page.name, name[1])
+    assert len(seen) > 40

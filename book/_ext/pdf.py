@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # Single pages bring styles for themselves and parts that only a screen can use. Chromium's command sends no such event.
 PREPARE = """() => {
-  for (const part of document.querySelectorAll("article style, #explorer, #calculator")) part.remove();
+  for (const part of document.querySelectorAll("article :not(defs) > style, #explorer, #calculator")) part.remove();
   dispatchEvent(new Event("beforeprint"));
 }"""
 FOOTER = '<div style="width: 100%; text-align: center; font-size: 8px"><span class="pageNumber"></span></div>'
