@@ -79,7 +79,7 @@ def test_lanes_hold_every_seed_at_every_scale_of_one_recipe():
         assert len({run.replace(sigma_w=1.0, seed=0) for run in group}) == 1
         assert len(group) == len({run.sigma_w for run in group}) * len({run.seed for run in group})
     assert list(map(len, groups)) == [6, 2]
-    assert {len({run.seed for run in group}) for group in runner.lanes(grid(TINY, seed=range(3), sigma_w=range(1, 8)), 1)} == {1}
+    assert [len(group) for group in runner.lanes(grid(TINY, seed=range(3), sigma_w=range(1, 8)), jobs=1)] == [12, 9]
     assert [len(group) for group in runner.lanes(grid(TINY, seed=range(3), sigma_w=[1.0, 2.0]), jobs=2)] == [3, 3]
     assert [len(group) for group in runner.lanes(grid(TINY, seed=range(3), sigma_w=range(1, 8)), jobs=2)] == [7, 7, 4, 3]
     assert all(len(group) == 1 for group in runner.lanes(grid(preset("laptop"), seed=range(3), sigma_w=[1.0, 2.0]), jobs=2))

@@ -231,7 +231,7 @@ def test_an_epoch_never_waits_for_the_device(optimizer, monkeypatch):
     """On the meta device, which has no values, whatever reads one or mixes devices raises: what a GPU would wait for."""
     for name in ("SGD", "Adam", "AdamW"):  # fused steps do not exist there
         kind = getattr(torch.optim, name)
-        monkeypatch.setattr(torch.optim, name, lambda *args, kind=kind, fused, **kwargs: kind(*args, foreach=True, **kwargs))
+        monkeypatch.setattr(torch.optim, name, lambda *args, kind=kind, **kwargs: kind(*args, **kwargs | dict(foreach=True, fused=None)))
     monkeypatch.setattr(Engine, "autocast", lambda self: contextlib.nullcontext())  # nor does autocast
     run, device = SHORT.replace(optimizer=optimizer), torch.device("meta")
     model = build(run, 1, 10, [0.5, 2.0]).to(device)
