@@ -283,13 +283,13 @@ def interpolation_epoch(train_accuracy: np.ndarray) -> int | None:
 def interpolated_share(results: pd.DataFrame) -> Estimate:
     """Share of runs that reach τ_interp."""
     reached = results.assign(reached=[interpolation_epoch(curve) is not None for curve in results["train_accuracy"]])
-    return bootstrap(by_seed(reached, "reached").mean(axis=1).to_numpy(), lambda means: means)
+    return bootstrap(by_seed(reached, "reached").mean(axis=1).to_numpy(), lambda means: means, least=0, most=1)
 
 
 def interpolated_at_largest(results: pd.DataFrame) -> Estimate:
     """Share of the runs at the largest σ_w that reach τ_interp."""
     largest = results[results["sigma_w"] == results["sigma_w"].max()]
-    return bootstrap(np.array([interpolation_epoch(c) is not None for c in largest["train_accuracy"]], float), lambda means: means)
+    return bootstrap(np.array([interpolation_epoch(c) is not None for c in largest["train_accuracy"]], float), lambda means: means, least=0, most=1)
 
 
 def repair_gap(row: pd.Series) -> float:

@@ -174,6 +174,9 @@ def test_fit_at_the_largest_scale_ignores_the_others():
     results = table([[0.9, 0.8]] * 2)
     results["train_accuracy"] = [np.array([0.5, 1.0 if s < 1 else 0.9]) for s in results["sigma_w"]]
     assert metrics.interpolated_at_largest(results).value == 0 and metrics.interpolated_share(results).value == 0.5
+    results.at[0, "train_accuracy"] = np.array([0.5, 0.9])
+    few = metrics.interpolated_share(results)
+    assert (few.low, few.high) == (0, 1), "a share lies between 0 and 1, whatever the interval around few seeds"
 
 
 def test_distance_of_curves_is_the_largest_difference():
