@@ -376,27 +376,30 @@ def spreads(panels: dict[str, Cells], paper: dict[str, float], name: str, captio
     return picture(figure, name, caption, "Spreads compared. " + "; ".join(sentences) + ".", _all(panels))
 
 
-def spread_against(lines: dict[str, Cells], x: str, name: str, caption: str) -> Picture | NoPicture:
-    """Spread against one field of the recipes (`batch_size`, `epochs`), a line for each group of cells, with intervals."""
-    if not lines or any(_one_scale(cells) for cells in lines.values()):
+def spread_against(panels: dict[str, dict[str, Cells]], x: str, name: str, caption: str) -> Picture | NoPicture:
+    """Spread against one field of the recipes (`batch_size`, `epochs`), with intervals: a panel a preset, a line a group of cells."""
+    everything = [cells for lines in panels.values() for cells in lines.values()]
+    if not everything or any(_one_scale(cells) for cells in everything):
         return NoPicture(_NEEDS_SCALES)
+    names = {"batch_size": "batch size b", "epochs": "epochs"}
     with matplotlib.rc_context(_THEME):
-        figure, (ax,) = _axes(1, 5.4, 3.8)
+        figure, axes = _axes(len(panels), 5.4 if len(panels) == 1 else 4.1 * len(panels), 3.8)
         sentences, series = [], list(_SERIES.values())
-        for i, (title, cells) in enumerate(lines.items()):
-            points = sorted((metrics.recipe(rows)[x], metrics.spread(rows)) for rows in cells.values())
-            at, spreads = zip(*points, strict=True)
-            error = np.array([[s.value - s.low, s.high - s.value] for s in spreads]).T
-            style = dict(color=series[i], marker="os^"[i], linestyle=["-", "--", ":"][i])
-            ax.errorbar(at, [s.value for s in spreads], yerr=np.clip(error, 0, None), label=title, capsize=3, **style)
-            sentences.append(f"{title}: " + ", ".join(f"{s:.1f} pp at {a}" for a, s in points) + ".")
-        names = {"batch_size": "batch size b", "epochs": "epochs"}
-        ax.set(xscale="log", xlabel=names[x], ylabel=r"spread over $\sigma_w$ (pp)", ylim=(0, None))
-        ax.set_xticks(at, [str(a) for a in at])
-        ax.minorticks_off()
-        ax.legend(fontsize=10)
-    everything = pd.concat([rows for cells in lines.values() for rows in cells.values()]).drop_duplicates("run_id")
-    return picture(figure, name, caption, f"Spread against {names[x]}. " + " ".join(sentences), everything)
+        for ax, (panel, lines) in zip(axes, panels.items(), strict=True):
+            for i, (title, cells) in enumerate(lines.items()):
+                points = sorted((metrics.recipe(rows)[x], metrics.spread(rows)) for rows in cells.values())
+                at, spreads = zip(*points, strict=True)
+                error = np.array([[s.value - s.low, s.high - s.value] for s in spreads]).T
+                style = dict(color=series[i], marker="os^"[i], linestyle=["-", "--", ":"][i])
+                ax.errorbar(at, [s.value for s in spreads], yerr=np.clip(error, 0, None), label=title, capsize=3, **style)
+                sentences.append(f"{panel}, {title}: " + ", ".join(f"{s:.1f} pp at {a}" for a, s in points) + ".")
+            ax.set(xscale="log", xlabel=names[x], ylabel=r"spread over $\sigma_w$ (pp)" if ax is axes[0] else "", ylim=(0, None), title=panel)
+            ax.set_xticks(at, [str(a) for a in at])
+            ax.minorticks_off()
+            if len(lines) > 1:
+                ax.legend(fontsize=10)
+    rows = pd.concat([rows for cells in everything for rows in cells.values()]).drop_duplicates("run_id")
+    return picture(figure, name, caption, f"Spread against {names[x]}. " + " ".join(sentences), rows)
 
 
 def spread_map(cells: Cells, name: str, caption: str) -> Picture | NoPicture:
