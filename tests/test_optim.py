@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from initmem.config import preset
-from initmem.models import resnet9
+from initmem.config import OPTIMIZERS, preset
+from initmem.models import build, resnet9
 from initmem.optim import MUON_ADAMW_RATIO, Muon, make_optimizer, orthogonalize
 
 
@@ -46,6 +46,26 @@ def test_against_the_published_rule(name, decay):
         grads.append(weight.grad.numpy().copy())
         optimizer.step()
     np.testing.assert_allclose(weight.detach().numpy(), reference(name, start, grads, 0.02, decay), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_memory_layout_of_kernels_changes_no_step(name):
+    """Kernels and gradients lie channels-last in training; torch's fused steps are silently wrong where the two differ."""
+    run = preset("digits").replace(optimizer=name, lr=0.02, weight_decay=0.03)
+    plain, ours = (build(run, 1, 10, [0.5, 2.0]) for _ in range(2))
+    ours.to(memory_format=torch.channels_last)
+    steppers = [make_optimizer(model, run) for model in (plain, ours)]
+    for step in range(3):
+        images = torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(step)).to(memory_format=torch.channels_last)
+        ours(images).square().mean().backward()
+        assert all(p.grad.stride() == p.stride() for p in ours.parameters())
+        for mine, other in zip(plain.parameters(), ours.parameters(), strict=True):
+            mine.grad = other.grad.contiguous()
+        for stepper in steppers:
+            stepper.step()
+            stepper.zero_grad()
+        for mine, other in zip(plain.parameters(), ours.parameters(), strict=True):
+            torch.testing.assert_close(mine, other, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.1])
