@@ -11,7 +11,7 @@ _HOMES = {
     "store": ["read"],
     "metrics": [
         "spread", "spread_ratio", "radial_memory", "noise_floor", "interpolated_share", "interpolation_epoch",
-        "interpolated_at_largest", "trend", "rank_correlation", "collapse", "curve_misfit", "curve_distance", "disagreement_over", "disagreement_between", "repair_gap", "disagreement", "effective_lr", "table",
+        "interpolated_at_largest", "trend", "rank_correlation", "collapse", "curve_misfit", "curve_distance", "disagreement_over", "disagreement_between", "repair_gap", "disagreement", "turned", "effective_lr", "table",
     ],
     "clocks": ["run_clocks", "paper_clocks", "matched_lr"],
     "claims": ["claim", "ledger", "scoreboard", "Parameters"],

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -95,6 +96,8 @@ class Condition(Checked):
     reference: str | list[str] | None = None
     at_least: float | None = None
     at_most: float | None = None
+    control: bool = False
+    """Whether it asks for what the question presupposes, and not for the claim itself."""
     says: str
 
     def cells(self, names: list[str]) -> list[str]:
@@ -108,7 +111,8 @@ class Condition(Checked):
             return getattr(metrics, self.metric)(cells)
         sides = [side for side in (self.of, self.reference) if side]
         tables = [cells[side] if isinstance(side, str) else [cells[name] for name in side] for side in sides]
-        return getattr(metrics, self.metric)(*tables)
+        estimate = getattr(metrics, self.metric)(*tables)
+        return estimate._replace(low=math.nan, high=math.nan) if self.metric.startswith("interpolated") else estimate  # a count
 
     @property
     def bound(self) -> float:
@@ -116,9 +120,8 @@ class Condition(Checked):
         return self.at_most if self.at_least is None else self.at_least
 
     def judge(self, estimate: Estimate) -> str:
-        """`met`, `violated` or `open`, by the whole interval; by the value alone for one seed, and for counts of networks."""
-        counts = self.metric.startswith("interpolated")
-        low, high = (estimate.low, estimate.high) if estimate.n > 1 and not counts else (estimate.value, estimate.value)
+        """`met`, `violated` or `open`, by the whole interval; by the value where there is none: for one seed, and for counts of networks."""
+        low, high = (estimate.value, estimate.value) if math.isnan(estimate.low) else (estimate.low, estimate.high)
         low, high, bound = (low, high, self.bound) if self.at_most is None else (-high, -low, -self.bound)
         return "met" if low >= bound else "violated" if high < bound else "open"
 
@@ -218,8 +221,11 @@ class Claim(Checked):
         """The shipped rows of each cell at one preset, by its name; cells without rows are left out."""
         return self.split(at_hand(self, preset, current(read(cached=False))), preset=preset)
 
-    def verdict(self, cells: dict[str, pd.DataFrame]) -> "Verdict":
-        """Judge the rows of each cell (`split`), all of one preset, by the ledger's rule."""
+    def verdict(self, cells: dict[str, pd.DataFrame], asked_for: Sequence[Run] = ()) -> "Verdict":
+        """Judge the rows of each cell (`split`), all of one preset, by the ledger's rule.
+
+        With `asked_for`, a preset's whole grid, the outcome is at most *partly* while any run of the cells judged is missing.
+        """
         results = pd.concat(cells.values()).drop_duplicates("run_id") if cells else None
         if results is None or results["sigma_w"].nunique() < 2:
             reason = "memory of σ_w needs at least two values of σ_w" if cells else "no runs yet"
@@ -261,6 +267,11 @@ class Claim(Checked):
         if dropped or diverged:  # never hidden, and never a full verdict
             outcome = "partly" if outcome == "reproduced" else outcome
             reason += f"; {_seeds(dropped)} lack{'s' * (dropped == 1)} a run, left out here; runs diverged: {diverged}"
+        recipes = set(_keys(judged_rows, RECIPE_FIELDS))
+        grid_keys = {_key(run.model_dump(), RUN_FIELDS) for run in asked_for if _key(run.model_dump(), RECIPE_FIELDS) in recipes}
+        if missing := len(grid_keys - set(_keys(judged_rows, RUN_FIELDS))):
+            outcome = "partly" if outcome == "reproduced" else outcome
+            reason += f"; {missing} of the {len(grid_keys)} runs of these recipes are missing"
         if unfitted := sum(metrics.interpolation_epoch(curve) is None for curve in judged_rows["train_accuracy"]):
             reason += f"; {unfitted} of {len(judged_rows)} networks never came to 99.5 % training accuracy"
         lines = [Judged(condition=c, estimate=e, judged=j) for c, e, j in zip(asked, estimates, judged, strict=True)]
@@ -359,7 +370,7 @@ def _keys(results: pd.DataFrame, names: Sequence[str]) -> list[tuple]:
 def scoreboard(results: pd.DataFrame) -> dict[tuple[str, str], Verdict]:
     """The verdict on every claim at every preset, from the rows at hand; complete seeds alone count."""
     return {
-        (name, scale): entry.verdict(entry.split(at_hand(entry, scale, results), preset=scale))
+        (name, scale): entry.verdict(entry.split(at_hand(entry, scale, results), preset=scale), entry.runs(preset=scale))
         for name, entry in ledger().claims.items()
         for scale in PRESETS
     }

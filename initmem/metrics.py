@@ -6,6 +6,8 @@ percentiles would hold the true value in half of all cases with two seeds, and i
 """
 
 import functools
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -216,28 +218,30 @@ def collapse(cells: Sequence[pd.DataFrame], power: int | None = None) -> Estimat
     return bootstrap(values, explained, most=1)
 
 
-def curve_misfit(cells: Sequence[pd.DataFrame], power: float | None = None) -> tuple[float, float, float]:
+def curve_misfit(cells: Sequence[pd.DataFrame], power: float | None = None, degree: int = 3) -> tuple[float, float, float]:
     """How far mean accuracies lie from the curve of `collapse`, in pp: root mean square, largest, and what seeds alone give.
+
+    `degree` is the polynomial's: what a higher one brings nearer was a matter of the curve's shape, not of the scale.
 
     The last is the root mean square of the means' standard errors, without what a seed has in common everywhere; NaN for
     one seed.
     """
-    values, fit = _one_curve(cells, power)
+    values, fit = _one_curve(cells, power, degree)
     flat = 100 * values.reshape(len(values), -1)
     rest = flat.mean(0) - fit @ flat.mean(0)
     noise = (flat - flat.mean(1, keepdims=True)).std(0, ddof=1) / len(flat) ** 0.5 if len(flat) > 1 else np.array([np.nan])
     return float((rest**2).mean() ** 0.5), float(np.abs(rest).max()), float((noise**2).mean() ** 0.5)
 
 
-def _one_curve(cells: Sequence[pd.DataFrame], power: float | None) -> tuple[np.ndarray, np.ndarray]:
-    """Accuracies (seeds, recipes, scales), and the matrix that projects them, flattened, on a cubic in log(η/σ_w^power)."""
+def _one_curve(cells: Sequence[pd.DataFrame], power: float | None, degree: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    """Accuracies (seeds, recipes, scales), and the matrix that projects them, flattened, on a polynomial in log(η/σ_w^power)."""
     values = stack(cells)
     scales = functools.reduce(pd.Index.intersection, [by_seed(rows).columns for rows in cells]).to_numpy(dtype=float)
     if power is None:
         power = 2 if recipe(cells[0])["optimizer"] in ("sgd", "momentum") else 1
     rates = np.array([recipe(rows)["lr"] for rows in cells])
     x = np.log(rates[:, None] / scales**power).ravel()
-    design = np.vander((x - x.mean()) / x.std(), 4)
+    design = np.vander((x - x.mean()) / x.std(), degree + 1)
     return values, design @ np.linalg.pinv(design)
 
 
@@ -245,22 +249,32 @@ def noise_floor(results: pd.DataFrame, column: str = "test_accuracy", permutatio
     """The spread that seeds alone would give, in pp (exceeded by 5 % of shuffles), and the permutation p of the real one.
 
     The floor shuffles what is left of the accuracies without the means of seed and σ_w (scaled for the freedom these
-    took); p shuffles the accuracies within every seed: the share of shuffles whose spread reaches the real one, at
-    least 1/permutations. Both are NaN with one seed.
+    took); p shuffles the accuracies within every seed: the share of arrangements whose spread reaches the real one, the
+    real one among them. All arrangements are counted if there are no more than `permutations`. Both are NaN with one seed.
     """
-    values = by_seed(results, column).to_numpy()
+    return shuffle_test(by_seed(results, column).to_numpy(), permutations)
+
+
+def shuffle_test(values: np.ndarray, permutations: int = 4000) -> tuple[float, float]:
+    """`noise_floor` of accuracies (seeds, scales)."""
     seeds, scales = values.shape
     if seeds < 2 or scales < 2:
         return np.nan, np.nan
+    few = math.factorial(scales) ** (seeds - 1) <= permutations
 
     def shuffled_spreads(table: np.ndarray) -> np.ndarray:
+        if few:  # the first seed may stay as it is: to rename the scales changes no spread
+            orders = np.array(list(itertools.permutations(range(scales))))
+            chosen = orders[np.array(list(itertools.product(range(len(orders)), repeat=seeds - 1)))]
+            return _range((table[0] + np.take_along_axis(table[None, 1:], chosen, 2).sum(1)) / seeds)
         copies = np.broadcast_to(table, (permutations, seeds, scales))
         return _range(np.random.default_rng(0).permuted(copies, axis=2).mean(1))
 
     rest = values - values.mean(0) - values.mean(1, keepdims=True) + values.mean()
     rest *= np.sqrt(seeds * scales / ((seeds - 1) * (scales - 1)))
-    reached = (shuffled_spreads(values) >= _range(values.mean(0)[None])[0] - 1e-9).sum()
-    return float(np.quantile(shuffled_spreads(rest), 0.95)), float(max(reached, 1) / permutations)
+    reached = shuffled_spreads(values) >= _range(values.mean(0)[None])[0] - 1e-9
+    p = reached.mean() if few else (reached.sum() + 1) / (permutations + 1)
+    return float(np.quantile(shuffled_spreads(rest), 0.95)), float(p)
 
 
 def radial_memory(results: pd.DataFrame) -> Estimate:
@@ -296,6 +310,14 @@ def repair_gap(row: pd.Series) -> float:
     """Validation accuracy at the final checkpoint minus that at τ_interp, in pp; NaN if the run never interpolates."""
     epoch = interpolation_epoch(row["train_accuracy"])
     return np.nan if epoch is None else 100 * float(row["val_accuracy"][-1] - row["val_accuracy"][epoch - 1])
+
+
+def turned(results: pd.DataFrame) -> np.ndarray:
+    """How far each run's kernels have turned at its selected epoch: the median angle to their initial selves, in degrees."""
+    cosines = [
+        np.median(np.reshape(row["layer_cosines"], (-1, len(row["layers"])))[row["selected_epoch"]]) for _, row in results.iterrows()
+    ]
+    return np.degrees(np.arccos(np.clip(cosines, -1, 1)))
 
 
 def disagreement(first: bytes, second: bytes) -> float:

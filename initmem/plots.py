@@ -485,6 +485,24 @@ def one_curve(cells: Cells, name: str, caption: str) -> Picture | NoPicture:
     return picture(figure, name, caption, f"Test accuracy against learning rate and against effective rate. A curve in {'; in '.join(shares)}.", rows)
 
 
+def accuracy_on_angle(cells: Cells, name: str, caption: str) -> Picture | NoPicture:
+    """Mean test accuracy against how far the kernels have turned at the selected epoch: a line a cell, a mark a σ_w."""
+    if _one_scale(cells):
+        return NoPicture(_NEEDS_SCALES)
+    with matplotlib.rc_context(_THEME):
+        figure, (ax,) = _axes(1, 5.6, 4.0)
+        sentences, looks = [], _looks(cells)
+        for cell, rows in cells.items():
+            means = rows.assign(angle=metrics.turned(rows)).groupby("sigma_w")[["angle", "test_accuracy"]].mean()
+            ax.plot(means["angle"], 100 * means["test_accuracy"], label=label(cell), **looks[cell])
+            ends = [f"{row.angle:.3g}° and {100 * row.test_accuracy:.1f} % at σ_w {scale:g}" for scale, row in means.iloc[[0, -1]].iterrows()]
+            sentences.append(f"{label(cell)}: {', '.join(ends)}.")
+        ax.set(xscale="log", xlabel="angle from the start, median over kernels (degrees)", ylabel="test accuracy (%)")
+        ax.legend(loc="lower right", fontsize=10)
+        _plain_ticks(ax, y=False)
+    return picture(figure, name, caption, "Line chart of test accuracy against the angle. " + " ".join(sentences), pd.concat(cells.values()))
+
+
 def gradient_paths(cells: Cells, name: str, caption: str) -> Picture | NoPicture:
     """Σ ‖W‖²‖g‖² of the convolutions of SGD against η/σ_w², mean over seeds, a colour for each σ_w."""
     if any(metrics.recipe(rows)["weight_decay"] for rows in cells.values()):

@@ -25,11 +25,11 @@ def memory_table(cells: Cells) -> pd.DataFrame:
         rows.append(
             {
                 "recipe": label(name),
-                "spread (pp)": _bracket(metrics.spread(mine), ".1f") if several else "needs two σ_w",
-                "last epoch (pp)": _bracket(metrics.spread(mine, "last_test_accuracy"), ".1f").split(" ")[0] if several else "",
+                "spread (pp)": bracket(metrics.spread(mine), ".1f") if several else "needs two σ_w",
+                "last epoch (pp)": bracket(metrics.spread(mine, "last_test_accuracy"), ".1f").split(" ")[0] if several else "",
                 "noise floor (pp)": f"{floor:.1f}" if np.isfinite(floor) else "–",
-                "p": _p_words(p) if np.isfinite(p) else "–",
-                "radial memory": _bracket(metrics.radial_memory(mine), ".2f") if several else "",
+                "p": f"{p:.2g}" if np.isfinite(p) else "–",
+                "radial memory": bracket(metrics.radial_memory(mine), ".2f") if several else "",
                 "ever ≥ 99.5 %": f"{sum(_reached(mine))}/{len(mine)}",
                 "seeds": mine["seed"].nunique(),
             }
@@ -42,13 +42,10 @@ def two_digits(value: float) -> str:
     return f"{float(f'{value:.2g}'):,.6g}"
 
 
-def _bracket(estimate: metrics.Estimate, spec: str) -> str:
+def bracket(estimate: metrics.Estimate, spec: str) -> str:
+    """A number and its interval in brackets, for a table."""
     value = f"{estimate.value:{spec}}" if estimate.n else "–"
     return f"{value} [{estimate.low:{spec}}, {estimate.high:{spec}}]" if estimate.n > 1 else value
-
-
-def _p_words(p: float) -> str:
-    return "≤ 0.00025" if p <= 1 / 4000 else f"{p:.2g}"
 
 
 def _reached(results: pd.DataFrame) -> list[bool]:
@@ -156,8 +153,7 @@ def floor_words(results: pd.DataFrame) -> str:
     if not np.isfinite(floor):
         return "Too few runs came to an end to tell this from chance"
     beyond = "more" if metrics.spread(results).value > floor else "no more"
-    p = f"p {_p_words(p)}" if p <= 1 / 4000 else f"p = {_p_words(p)}"
-    return f"That is {beyond} than seeds alone would give: {floor:.1f} pp is exceeded by 5 % of shuffles ({p})"
+    return f"That is {beyond} than seeds alone would give: {floor:.1f} pp is exceeded by 5 % of shuffles (p = {p:.2g})"
 
 
 def slope_words(results: pd.DataFrame) -> str:
@@ -259,7 +255,7 @@ def order_table(cells: Cells) -> pd.DataFrame:
     """How well each candidate orders the recipes by spread: rank correlation with interval, the best first."""
     orders = {name: _order(cells, name) for name in _CANDIDATES} if _rankable(cells) else {}
     ranked = sorted(orders.items(), key=lambda item: item[1].value if np.isfinite(item[1].value) else 1)
-    rows = [{"ordered by": name, "rank correlation": _bracket(order, ".2f"), "seeds": order.n} for name, order in ranked]
+    rows = [{"ordered by": name, "rank correlation": bracket(order, ".2f"), "seeds": order.n} for name, order in ranked]
     return pd.DataFrame(rows or [{"ordered by": "nothing: too few recipes or scales"}])
 
 
@@ -282,12 +278,18 @@ def _rankable(cells: Cells) -> bool:
     return len(cells) > 2 and min(rows["sigma_w"].nunique() for rows in cells.values()) > 1
 
 
+def _as_plain(run: Run) -> Run:
+    """Plain SGD at the rate that heavy-ball momentum moves at in the long run."""
+    return run.replace(lr=run.lr / (1 - run.momentum)) if run.optimizer == "momentum" else run
+
+
 def _order(cells: Cells, name: str) -> metrics.Estimate:
     return metrics.rank_correlation(list(cells.values()), [_CANDIDATES[name](metrics.run_of(rows)) for rows in cells.values()])
 
 
 _CANDIDATES: dict[str, Callable[[Run], float]] = {
     "driving clock": lambda run: getattr(run_clocks(run), active_clock(run)),
+    "driving clock, momentum at η/(1 − μ)": lambda run: getattr(run_clocks(_as_plain(run)), active_clock(run)),
     "T_SGD": lambda run: run_clocks(run).t_sgd,
     "T_L2": lambda run: run_clocks(run).t_l2,
     "T_adapt = Σ η": lambda run: run_clocks(run).t_adapt,
@@ -356,8 +358,8 @@ def noise_table(panels: dict[str, Cells]) -> pd.DataFrame:
                 shown.update(mine["run_id"])
                 spread, (floor, p) = metrics.spread(mine), metrics.noise_floor(mine)
                 rows.append(
-                    {"claim": title, "recipe": label(name), "spread (pp)": _bracket(spread, ".1f"), "noise floor (pp)": f"{floor:.1f}"}
-                    | {"p": _p_words(p), "beyond seeds": "yes" if spread.value > floor else "no", "seeds": spread.n}
+                    {"claim": title, "recipe": label(name), "spread (pp)": bracket(spread, ".1f"), "noise floor (pp)": f"{floor:.1f}"}
+                    | {"p": f"{p:.2g}", "beyond seeds": "yes" if spread.value > floor else "no", "seeds": spread.n}
                 )
     return pd.DataFrame(rows)
 
@@ -370,9 +372,10 @@ def disagreement_table(cells: Cells) -> pd.DataFrame:
         rows.append(
             {
                 "recipe": label(name),
-                "smallest against largest σ_w (%)": _bracket(metrics.disagreement_over(mine, "sigma_w"), ".1f"),
+                "smallest against largest σ_w (%)": bracket(metrics.disagreement_over(mine, "sigma_w"), ".1f"),
                 "demanded by accuracy (%)": f"{100 * abs(ends.iloc[1] - ends.iloc[0]):.1f}",
-                "seed against seed (%)": _bracket(metrics.disagreement_over(mine, "seed"), ".1f"),
+                "at most, if never both err (%)": f"{min(100.0, 100 * (2 - ends.sum())):.1f}",
+                "seed against seed (%)": bracket(metrics.disagreement_over(mine, "seed"), ".1f"),
                 "seeds": mine["seed"].nunique(),
             }
         )
@@ -401,7 +404,8 @@ def cards(claim: Claim, panels: dict[str, Cells]) -> Page:
     shipped = next((cells for title, cells in panels.items() if ", shipped" in title), {})
     changed = "".join(f"<li>{html.escape(sentence)}</li>" for sentence in _changes(own, shipped))
     first = f"<p>What your parameters changed:</p><ul>{changed}</ul>" if changed else ""
-    return Page(first + "".join(_card(claim.verdict(cells), title) for title, cells in panels.items()))
+    grids = {title: next((claim.runs(preset=preset) for preset in PRESETS if title.startswith(preset)), ()) for title in panels if ", your parameters" not in title}
+    return Page(first + "".join(_card(claim.verdict(cells, grids.get(title, ())), title) for title, cells in panels.items()))
 
 
 def _changes(own: Cells, shipped: Cells, most: int = 5) -> list[str]:
@@ -448,9 +452,9 @@ def verdict_page(claim: Claim) -> Page:
     parts = [f"<p>{html.escape(claim.statement)}{paper}</p>"]
     for preset in PRESETS:
         rows = at_hand(claim, preset, shipped)
-        verdict = claim.verdict(claim.split(rows, preset=preset))
+        cells = claim.split(rows, preset=preset)
+        verdict = claim.verdict(cells, claim.runs(preset=preset))
         if verdict.outcome != "untested":
-            cells = claim.split(rows, preset=preset)
             parts.append(_card(verdict, f"{place(preset, cells)} ({len(rows)} runs, {seeds_in(cells)})"))
     if len(parts) == 1:
         parts.append("<p>Not tested yet.</p>")

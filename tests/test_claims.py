@@ -71,6 +71,21 @@ def test_seeds_left_out_and_diverged_runs_are_said_and_cost_the_full_verdict():
     assert judge(REMEMBERS, failed).outcome == "partly" and "1 seed lacks a run" in judge(REMEMBERS, failed).reason
 
 
+def test_missing_runs_of_the_grid_cost_the_full_verdict():
+    results, cells = table([0.95, 0.9, 0.8], 1), REMEMBERS.split(table([0.95, 0.9, 0.8], 1))
+    grid_of_three = [run for run in REMEMBERS.runs(preset="digits", sigma_w=[*SCALES], seeds=5) if run.optimizer == "sgd"]
+    assert REMEMBERS.verdict(cells, grid_of_three).outcome == "reproduced" and len(grid_of_three) == len(results)
+    verdict = REMEMBERS.verdict(cells, REMEMBERS.runs(preset="digits"))
+    assert verdict.outcome == "partly" and "55 of the 70 runs of these recipes are missing" in verdict.reason
+
+
+def test_shares_of_networks_are_counts_without_an_interval():
+    results = table([0.95, 0.9, 0.8], 1)
+    results.at[0, "train_accuracy"] = np.array([0.9])
+    line = judge(REMEMBERS, results).lines[1]
+    assert line.judged == "violated" and f"{line.estimate:.2f}" == "0.93 (n = 5, no interval)"
+
+
 def test_the_adaptive_claim_compares_with_sgd():
     sgd = table([0.95, 0.9, 0.8], 1)
     level = [table([0.95, 0.951, 0.95], 0, optimizer=name) for name in ("adam", "adamw", "muon")]

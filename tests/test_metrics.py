@@ -89,6 +89,28 @@ def test_noise_floor_is_exceeded_by_one_in_twenty():
     assert 2 <= exceeded <= 24
 
 
+def test_p_counts_every_arrangement_where_there_are_few():
+    remembered = np.array([[0.9, 0.8, 0.75, 0.6]] * 3)  # both further seeds have both extremes where the first has them: (1/12)²
+    assert metrics.noise_floor(table(remembered))[1] == pytest.approx(1 / 144)
+    assert metrics.noise_floor(table(remembered[:2, :2]))[1] == pytest.approx(1 / 2)
+    assert metrics.noise_floor(table(np.full((3, 3), 0.5)))[1] == 1
+    assert metrics.noise_floor(table(np.tile(np.linspace(0.5, 0.9, 7), (10, 1))))[1] == pytest.approx(1 / 4001), "the real arrangement counts"
+
+
+def test_the_angle_is_that_of_the_selected_epoch():
+    results = table([[0.5, 0.6]]).assign(selected_epoch=[1, 2])
+    cosines = np.cos(np.radians([[0, 0, 0], [10, 20, 30], [40, 60, 80]])).ravel()
+    results = results.assign(layers=[["a", "b", "c"]] * 2, layer_cosines=[cosines] * 2)
+    assert metrics.turned(results) == pytest.approx([20, 60])
+
+
+def test_a_more_flexible_curve_mends_a_misfit_of_shape():
+    scales, rates = np.array([0.5, 1.0, 1.5]), [0.003, 0.01, 0.03, 0.1]
+    cells = [table([0.7 + 0.1 * np.sin(1.5 * np.log(rate / scales**2))] * 2, lr=rate) for rate in rates]
+    cubic, quintic = (metrics.curve_misfit(cells, degree=degree)[0] for degree in (3, 5))
+    assert quintic < cubic / 2
+
+
 @pytest.mark.parametrize("slope", [0.0, 0.5, 1.0])
 def test_radial_memory_is_the_exponent(slope):
     results = table(np.full((3, 4), 0.5), norms=lambda s: [10 * s, 7 * s**slope])
