@@ -359,7 +359,7 @@ def noise_table(panels: dict[str, Cells]) -> pd.DataFrame:
                 spread, (floor, p) = metrics.spread(mine), metrics.noise_floor(mine)
                 rows.append(
                     {"claim": title, "recipe": label(name), "spread (pp)": bracket(spread, ".1f"), "noise floor (pp)": f"{floor:.1f}"}
-                    | {"p": f"{p:.2g}", "beyond seeds": "yes" if spread.value > floor else "no", "seeds": spread.n}
+                    | {"p": f"{p:.2g}", "beyond seeds": "yes" if spread.value > floor and p <= 0.05 else "no", "seeds": spread.n}
                 )
     return pd.DataFrame(rows)
 
