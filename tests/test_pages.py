@@ -84,6 +84,8 @@ class Visit:
         self.page.on("response", lambda response: self.responses.append(response))
         self.page.goto(f"{site}/{name}.html", wait_until="networkidle")
         self.page.evaluate("document.fonts.ready.then(() => null)")
+        # A button that still fades in, on a busy machine, has a colour on its way from black.
+        self.page.evaluate("document.getAnimations().filter((a) => a instanceof CSSTransition).forEach((a) => a.finish())")
 
     def __enter__(self):
         return self
