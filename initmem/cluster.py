@@ -41,15 +41,15 @@ def dask(address: str, threads: int | None = None) -> Iterator[tuple[Executor, i
         at_once = sum(min(w["nthreads"], *(int(w["resources"].get(n, 0) // k) for n, k in needs.items()), 10**6) for w in workers)
         if not at_once:
             raise InitmemError(f"no worker of {address} has {threads} threads for a task: lower --threads, or raise its resources")
-        client.subscribe_topic(TOPIC, lambda event: add_mark(Path(event[1])))
+        client.subscribe_topic(TOPIC, lambda event: add_mark(*event[1]))
         yield client.get_executor(retries=1, resources=needs), at_once
 
 
-def add_mark(mark: Path) -> None:
-    """Count an epoch: one byte in the file `mark` of the process that sweeps, which a Dask worker asks to write it."""
+def add_mark(mark: str, done: int) -> None:
+    """Say how many epochs are done: a line in the file `mark` of the process that sweeps, which a Dask worker asks to write it."""
     if distributed := sys.modules.get("distributed"):
         with contextlib.suppress(ValueError):  # not on a worker
-            return distributed.get_worker().log_event(TOPIC, str(mark))
-    if mark.parent.exists():
-        with mark.open("ab") as file:
-            file.write(b".")
+            return distributed.get_worker().log_event(TOPIC, (mark, done))
+    if Path(mark).parent.exists():
+        with open(mark, "a", encoding="ascii") as file:
+            file.write(f"{done}\n")

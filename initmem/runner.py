@@ -109,22 +109,25 @@ def _train(
     ) as bar:
         try:
             for index, group in enumerate(groups):
-                mark = Path(folder, str(index))
-                tasks[_submit(pool, group, _ids(group), threads, mark, parent)] = group, mark
+                mark, ids = Path(folder, str(index)), _ids(group)
+                tasks[_submit(pool, group, ids, threads, str(mark), parent)] = group, ids, mark
             for task in _as_they_end(tasks, bar):
                 rows = _rows(task, tasks[task][0])
                 if rows[0]["status"] == "failed":
                     failed += rows
                     continue
-                store.append(rows)
-                checkpoint_of([row["run_id"] for row in rows]).unlink(missing_ok=True)  # not before it is stored
+                store.append(rows, replace=fresh)
+                checkpoint_of(*tasks[task][:2]).unlink(missing_ok=True)  # not before it is stored
                 finished += rows
                 on_rows(rows)
         except (KeyboardInterrupt, CancelledError) as error:
             kind, word = (Interrupted, "stopped") if isinstance(error, KeyboardInterrupt) else (InitmemError, "the executor is lost")
+            stored = len(finished)
+            if not executor:  # its own processes also store what they reach on the way
+                stored += sum(run.epochs <= _done(mark)[1] for task, (group, _, mark) in tasks.items() if not task.done() for run in group)
             raise kind(
-                f"{word}: {len(finished)} of {len(runs)} runs are finished and stored; the same command"
-                f"{', without --fresh,' if fresh else ''} trains the other {len(runs) - len(finished)}"
+                f"{word}: {stored} of {len(runs)} runs are finished and stored; the same command"
+                f"{', without --fresh,' if fresh else ''} trains the other {len(runs) - stored}"
             ) from None
         finally:
             for task in tasks:
@@ -143,15 +146,20 @@ def _submit(pool: Executor, *arguments: object) -> Future:
         raise InitmemError(f"the executor takes no runs ({error}): give one that is open") from None
 
 
-def _as_they_end(tasks: dict[Future, tuple[list[Run], Path]], bar: tqdm) -> Iterator[Future]:
-    """Tasks as they end, finished before failed, so that a fault stops the sweep after they are stored. Moves the bar."""
-    pending = set(tasks)
+def _as_they_end(tasks: dict[Future, tuple[list[Run], list[str], Path]], bar: tqdm) -> Iterator[Future]:
+    """Tasks as they end, finished before failed, so that a fault stops the sweep after they are stored. Moves the bar.
+
+    The bar is about what this sweep trains: what a checkpoint brings is taken off its total, or the estimate would be too high.
+    """
+    pending, total = set(tasks), bar.total
     while pending:
         wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
         done = {task for task in pending if task.done()}  # wait() overlooks a task that was cancelled without notice
         pending -= done
         yield from sorted(done, key=lambda task: task.cancelled() or task.exception() is not None)
-        bar.update(sum(_epochs(task, *tasks[task]) for task in tasks) - bar.n)
+        epochs = [_epochs(task, group, mark) for task, (group, _, mark) in tasks.items()]
+        bar.total = total - sum(before for before, _ in epochs)
+        bar.update(sum(done - before for before, done in epochs) - bar.n)
 
 
 def _check_machine(runs: Sequence[Run], executor: Executor | None) -> None:
@@ -180,10 +188,20 @@ def _ids(group: Sequence[Run]) -> list[str]:
     return [run.run_id(data.known_fingerprint(run.dataset)) for run in group]
 
 
-def _epochs(task: Future, group: Sequence[Run], mark: Path) -> int:
-    """Epochs behind a group, over all its runs."""
-    done = max(run.epochs for run in group) if task.done() else mark.stat().st_size if mark.exists() else 0
-    return sum(min(done, run.epochs) for run in group)  # a task begun anew marks some epochs twice
+def _epochs(task: Future, group: Sequence[Run], mark: Path) -> tuple[int, int]:
+    """Epochs behind a group over all its runs: when this sweep took it up, and now."""
+    before, done = _done(mark)
+    done = max(run.epochs for run in group) if task.done() else done
+    return sum(min(before, run.epochs) for run in group), sum(min(done, run.epochs) for run in group)
+
+
+def _done(mark: Path) -> tuple[int, int]:
+    """The first and the last number of epochs that a group has marked."""
+    try:
+        lines = mark.read_text(encoding="ascii").split("\n")[:-1]  # what follows the last newline is half a line
+    except FileNotFoundError:
+        lines = []
+    return (int(lines[0]), int(lines[-1])) if lines else (0, 0)
 
 
 class Processes(Executor):
@@ -291,18 +309,20 @@ def _blocks(seeds: Sequence[int], scales: Sequence[float], most: int) -> list[tu
     return [block for seed in seeds for block in _blocks([seed], scales, most)]
 
 
-def checkpoint_of(run_ids: Sequence[str]) -> Path:
-    """Where the state of a group in training is kept."""
-    return cache_dir("checkpoints", hashlib.sha256(",".join(run_ids).encode()).hexdigest()[:16] + ".pt")
+def checkpoint_of(runs: Sequence[Run], run_ids: Sequence[str]) -> Path:
+    """Where the state of a group in training is kept: the same place whether or not its shorter runs are known already."""
+    longest = [name for run, name in zip(runs, run_ids, strict=True) if run.epochs == max(run.epochs for run in runs)]
+    return cache_dir("checkpoints", hashlib.sha256(",".join(longest).encode()).hexdigest()[:16] + ".pt")
 
 
 def train_group(
-    runs: Sequence[Run], run_ids: Sequence[str], threads: int | None, mark: Path | None, parent: int | None = None
+    runs: Sequence[Run], run_ids: Sequence[str], threads: int | None, mark: str | None, parent: int | None = None
 ) -> list[dict]:
-    """Train one group of `lanes` in this process. `mark` grows by one byte an epoch: progress that crosses processes and machines.
+    """Train one group of `lanes` in this process. `mark` gets a line an epoch: progress that crosses processes and machines.
 
     Raises InitmemError where this machine lacks the data set or has another copy of it than `run_ids` stand for. A
-    process whose `parent` has gone ends itself at the next epoch; the checkpoint keeps what it had.
+    process that a sweep made (`parent`) stores the shorter runs as it passes them. Once the sweep has gone it ends itself
+    at the next epoch; the checkpoint keeps what it had.
     """
     import torch
 
@@ -321,10 +341,14 @@ def train_group(
     if threads:
         torch.set_num_threads(threads)
 
-    def on_epoch() -> None:
+    def on_epoch(done: int) -> None:
         if parent and os.getppid() != parent:
             os._exit(1)
         if mark:
-            add_mark(mark)
+            add_mark(mark, done)
 
-    return train(runs, copy, on_epoch=on_epoch, checkpoint=checkpoint_of(run_ids))
+    def on_records(records: list[dict]) -> None:
+        if parent:  # elsewhere, the sweep stores them with the longest
+            store.append(records)
+
+    return train(runs, copy, on_epoch=on_epoch, on_records=on_records, checkpoint=checkpoint_of(runs, run_ids))

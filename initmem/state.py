@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -52,6 +53,10 @@ class State:
         """Wall time between the horizon before this one and this one."""
         before = max((each["seconds"] for epoch, each in self.tests.items() if epoch < epochs), default=0.0)
         return max(0.0, self.tests[min(epochs, self.epoch)]["seconds"] - before)
+
+    def has_tested(self, horizons: Iterable[int]) -> bool:
+        """Whether each of the horizons that lie behind was tested on the way."""
+        return all(epochs > self.epoch or epochs in self.tests for epochs in horizons)
 
     def swap_best(self, model: Network) -> None:
         """Exchange the model's weights for the selected ones, or back."""

@@ -145,11 +145,15 @@ def read_file(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     raise InitmemError(f"{path} {reason}: {way_out}") from None
 
 
-def append(records: Iterable[dict], folder: Path | None = None) -> None:
-    """Add rows to the reader's store, one file a run. Raises InitmemError if the disk refuses; nothing is half-written."""
+def append(records: Iterable[dict], folder: Path | None = None, replace: bool = True) -> None:
+    """Add rows to the reader's store, one file a run; without `replace` those already there stay.
+
+    Raises InitmemError if the disk refuses; nothing is half-written.
+    """
     for record in records:
-        table = pa.Table.from_pylist([record], SCHEMA)
-        _write(table, (folder or results_dir()) / f"{record['run_id']}.parquet")
+        path = (folder or results_dir()) / f"{record['run_id']}.parquet"
+        if replace or not path.exists():
+            _write(pa.Table.from_pylist([record], SCHEMA), path)
 
 
 def _write(table: pa.Table, path: Path) -> None:

@@ -31,7 +31,8 @@ def train(
     data: Data,
     *,
     optimizer: Callable[[Network, Run], torch.optim.Optimizer] = make_optimizer,
-    on_epoch: Callable[[], None] = lambda: None,
+    on_epoch: Callable[[int], None] = lambda done: None,
+    on_records: Callable[[list[dict]], None] = lambda records: None,
     checkpoint: Path | None = None,
 ) -> list[dict]:
     """Train runs that differ in sigma_w, seed and epochs alone, and return one record (a row of the store) for each.
@@ -39,9 +40,10 @@ def train(
     Every seed at every scale is a lane, side by side; a run of fewer epochs is recorded on the way of the longest.
 
     `optimizer` makes the optimizer from the network and the first run. A reader's own may stand in its place; its records
-    bear the name that the runs give, so keep them out of the store. `on_epoch` is called after every epoch. With
-    `checkpoint` the state is saved about once a minute, and a later call with the same path goes on to the identical
-    record.
+    bear the name that the runs give, so keep them out of the store. `on_epoch` is called with the number of epochs behind
+    it: at the start, which is not 0 where a checkpoint is taken up, and after every epoch; `on_records` with the records of
+    each horizon before the longest, once reached. With `checkpoint` the state is saved about once a minute, and a later call with the same
+    path goes on to the identical record.
     """
     run = max(runs, key=lambda r: r.epochs)
     seeds, horizons = list(dict.fromkeys(r.seed for r in runs)), {r.epochs for r in runs}
@@ -53,22 +55,9 @@ def train(
     initial = [weight.detach().clone() for _, weight in kernels(model)]
     stepper = optimizer(model, run)
     state = State(model, initial)
-    if checkpoint and checkpoint.exists() and not state.load(checkpoint, model, stepper):
-        checkpoint.unlink()  # damaged: start over, on a network that nothing has touched
-        return train(runs, data, optimizer=optimizer, on_epoch=on_epoch, checkpoint=checkpoint)
-    saved = time.monotonic()
-
-    while state.epoch < run.epochs and not state.diverged.all():
-        training = train_epoch(model, stepper, images, run, state.epoch, engine, seeds)
-        _, validation = evaluate(model, images["val"], images["val_labels"], engine)
-        state.record_epoch(model, initial, training, validation)
-        if state.epoch in horizons or state.diverged.all():
-            state.tests[state.epoch] = test(model, state, images, engine)
-        on_epoch()
-        if checkpoint and time.monotonic() - saved > CHECKPOINT_SECONDS:
-            state.save(checkpoint, model, stepper)
-            saved = time.monotonic()
-
+    if checkpoint and checkpoint.exists() and not (state.load(checkpoint, model, stepper) and state.has_tested(horizons)):
+        checkpoint.unlink()  # damaged, or past a horizon that nobody had asked for: start over, on an untouched network
+        return train(runs, data, optimizer=optimizer, on_epoch=on_epoch, on_records=on_records, checkpoint=checkpoint)
     shared = dict(
         engine=ENGINE_VERSION,
         data_source=data.source,
@@ -76,14 +65,32 @@ def train(
         layers=[name for name, _ in kernels(model)],
         **provenance(engine),
         lanes=len(lanes),
-        date=datetime.now(UTC).strftime("%Y-%m-%d"),
     )
-    return [
-        dict(run_id=r.run_id(data.fingerprint), **r.model_dump(), **shared)
-        | state.lane_record(lanes.index((r.sigma_w, r.seed)), r.epochs)
-        | dict(wall_seconds=state.share(r.epochs) / sum(other.epochs == r.epochs for other in runs))
-        for r in runs
-    ]
+
+    def record(r: Run) -> dict:
+        together = sum(other.epochs == r.epochs for other in runs)
+        return (
+            dict(run_id=r.run_id(data.fingerprint), **r.model_dump(), **shared, date=datetime.now(UTC).strftime("%Y-%m-%d"))
+            | state.lane_record(lanes.index((r.sigma_w, r.seed)), r.epochs)
+            | dict(wall_seconds=state.share(r.epochs) / together)
+        )
+
+    saved = time.monotonic()
+    on_epoch(state.epoch)
+
+    while state.epoch < run.epochs and not state.diverged.all():
+        training = train_epoch(model, stepper, images, run, state.epoch, engine, seeds)
+        _, validation = evaluate(model, images["val"], images["val_labels"], engine)
+        state.record_epoch(model, initial, training, validation)
+        if state.epoch in horizons or state.diverged.all():
+            state.tests[state.epoch] = test(model, state, images, engine)
+            if state.epoch < run.epochs:
+                on_records([record(r) for r in runs if r.epochs == state.epoch])
+        on_epoch(state.epoch)
+        if checkpoint and time.monotonic() - saved > CHECKPOINT_SECONDS:
+            state.save(checkpoint, model, stepper)
+            saved = time.monotonic()
+    return [record(r) for r in runs]
 
 
 def train_epoch(

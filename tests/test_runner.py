@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -98,6 +100,58 @@ def test_shorter_runs_are_recorded_on_the_way_of_the_longest(own_store):
     results = runner.sweep(runs, jobs=2, progress=False)
     assert list(results["epochs"]) == [run.epochs for run in runs]
     assert [len(curve) for curve in results["val_loss"]] == [run.epochs for run in runs]
+
+
+def test_a_shorter_run_is_stored_once_it_is_passed_and_its_sweep_resumes(own_store):
+    """Killed between two horizons: the first is kept as it is, the checkpoint is found though only the last is missing."""
+    runs = grid(TINY, sigma_w=[0.5], epochs=[2, 400])
+    process, deadline = start_sweep(runs, checkpoint_seconds=0), time.monotonic() + 600
+    while not list(store.results_dir().glob("[!.]*.parquet")) or not list(cache_dir("checkpoints").glob("*.pt")):
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.3)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    [path] = store.results_dir().glob("*.parquet")
+    content, seen = path.read_bytes(), []
+    assert list(store.read(shipped=False)["epochs"]) == [2] and store.verify() == []
+
+    class Watched(concurrent.futures.ThreadPoolExecutor):
+        def submit(self, task, group, ids, threads, mark, parent):
+            def work():
+                rows = task(group, ids, threads, mark, parent)
+                seen.extend(Path(mark).read_text().split())
+                return rows
+
+            return super().submit(work)
+
+    with Watched(1) as executor:
+        results = runner.sweep(runs, executor=executor, progress=False)
+    assert int(seen[0]) > 0 and int(seen[-1]) == 400, "it goes on from the checkpoint of both"
+    assert path.read_bytes() == content and not list(cache_dir("checkpoints").glob("*"))
+    whole = runner.sweep(runs, fresh=True, progress=False)
+    for (_, a), (_, b) in zip(results.iterrows(), whole.iterrows(), strict=True):
+        assert [name for name in a.index if name not in ("wall_seconds", "date") and not np.array_equal(a[name], b[name])] == []
+
+
+def test_a_row_of_a_store_is_replaced_by_a_fresh_one_alone(own_store):
+    runs = grid(TINY, sigma_w=[0.5])
+    runner.sweep(runs, progress=False)
+    [path] = store.results_dir().glob("*.parquet")
+    row, written = store.read(shipped=False).to_dict("records")[0], path.stat().st_mtime_ns
+    store.append([row], replace=False)
+    assert path.stat().st_mtime_ns == written
+    runner.sweep(runs, fresh=True, progress=False)
+    assert path.stat().st_mtime_ns > written
+
+
+def test_the_bar_counts_what_is_trained_here_and_not_what_a_checkpoint_brings(tmp_path):
+    mark, group, task = tmp_path / "mark", grid(TINY, epochs=[5, 20]), concurrent.futures.Future()
+    assert runner._epochs(task, group, mark) == (0, 0)
+    mark.write_text("7\n8\n9")  # the last line is being written
+    assert runner._epochs(task, group, mark) == (5 + 7, 5 + 8)
+    task.set_result([])
+    assert runner._epochs(task, group, mark) == (5 + 7, 5 + 20)
 
 
 def test_a_run_that_raises_is_a_failed_row_and_the_sweep_goes_on(own_store, monkeypatch):
@@ -209,11 +263,17 @@ def test_a_process_that_dies_costs_no_other_run(own_store, monkeypatch):
     assert set(kept["run_id"]) < set(again["run_id"])
 
 
-def start_sweep(runs, jobs=1):
+def start_sweep(runs, jobs=1, checkpoint_seconds=60):
     """The same sweep in a process group of its own."""
     code = f"""
 from initmem import runner
 from initmem.config import Run
+real = runner.train_group
+def train_group(*arguments):
+    from initmem import train
+    train.CHECKPOINT_SECONDS = {checkpoint_seconds}
+    return real(*arguments)
+runner.train_group = train_group
 runner.sweep([Run(**fields) for fields in {[run.model_dump() for run in runs]!r}], jobs={jobs}, progress=False)
 """
     return subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, start_new_session=True)
