@@ -1,19 +1,18 @@
 """Data sets as arrays: where they come from, how they are kept, and the fingerprint that names one copy.
 
-Every set is decoded once into a folder of NumPy files in the reader's cache and memory-mapped from there. Nothing here
-needs torch, and nothing is unpickled before its checksum has shown who wrote it.
+Every set is decoded once into one Arrow file in the reader's cache and memory-mapped from there. Nothing here needs torch,
+and nothing is unpickled before its checksum has shown who wrote it.
 """
 
 import contextlib
 import gzip
 import hashlib
 import io
+import math
 import os
 import pickle
 import re
-import shutil
 import tarfile
-import tempfile
 import zlib
 from dataclasses import dataclass, field
 from functools import cache
@@ -21,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import BaseModel, Field, ValidationError
+import pyarrow as pa
+from pydantic import BaseModel, Field
 
 from initmem.config import InitmemError, cache_dir, unknown, writing
 from initmem.download import download
@@ -60,6 +60,7 @@ SYSTEM_FOLDERS = {"fashion_mnist": (Path("/usr/share/datasets/fashion-mnist"),)}
 ORIGINALS = {"digits": "dbd81a01c219e669", "fashion_mnist": "abf086bd39e0e3c8"}
 IMAGE_SHAPES = {"cifar10": (32, 32, 3), "fashion_mnist": (28, 28, 1)}  # of any copy; both have ten classes
 FASHION_CLASSES = tuple("T-shirt/top,Trouser,Pullover,Dress,Coat,Sandal,Shirt,Sneaker,Bag,Ankle boot".split(","))
+PARTS = ("train", "test")
 ARRAYS = {"train_images": np.uint8, "train_labels": np.int64, "test_images": np.uint8, "test_labels": np.int64}
 
 
@@ -80,12 +81,12 @@ class Data:
 
 
 class _Meta(BaseModel):
-    """`meta.json`, the small file beside the arrays."""
+    """What the file says of its arrays, in the metadata of its schema."""
 
     source: str
     fingerprint: str = Field(pattern="^[0-9a-f]{16}$")
     classes: tuple[str, ...]
-    shapes: dict[str, tuple[int, ...]]
+    image: tuple[int, int, int]
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
@@ -103,7 +104,7 @@ def load(name: str) -> Data:
     """
     if name == "digits":
         return _digits()
-    if _meta_file(_checked_name(name)).is_file():
+    if _file(_checked_name(name)).is_file():
         return _open(name)
     if name not in MIRRORS:
         raise InitmemError(f"{unknown('data set', name, _names())}; bring your own with `initmem data add {name} PATH`")
@@ -117,13 +118,13 @@ def load(name: str) -> Data:
 
 
 def known_fingerprint(name: str) -> str | None:
-    """The fingerprint of the local copy of `name`, None if there is none; reads no more than `meta.json`.
+    """The fingerprint of the local copy of `name`, None if there is none; reads no more than the file's footer.
 
     Raises InitmemError if that file is damaged.
     """
     if name == "digits":
         return ORIGINALS["digits"]
-    return _read_meta(name).fingerprint if _valid_name(name) and _meta_file(name).is_file() else None
+    return _read(name)[0].fingerprint if _valid_name(name) and _file(name).is_file() else None
 
 
 def verify(name: str) -> Data:
@@ -131,7 +132,7 @@ def verify(name: str) -> Data:
     data = load(name)
     same = data.fingerprint == _fingerprint({array: getattr(data, array) for array in ARRAYS}, data.classes)
     if not same or not np.allclose(_mean_std(data.train_images), (data.mean, data.std), atol=1e-9):
-        raise _damaged(name, _meta_file(name), "the arrays no longer match it")
+        raise _damaged(name, "the arrays no longer match what it says of them")
     return data
 
 
@@ -184,21 +185,21 @@ def available() -> list[dict[str, Any]]:
     """One row a data set for `initmem data list`: what is here, and the built-in sets that could be.
 
     Keys: name, source (or "not fetched", "not installed", "damaged"), fingerprint, train and test (numbers of images),
-    image (H, W, C), classes (tuple of names), where (folder as text). Unknown values are None.
+    image (H, W, C), classes (tuple of names), where (file as text). Unknown values are None.
     """
     rows = []
     for name in _names():
         row = dict.fromkeys(("name", "source", "fingerprint", "train", "test", "image", "classes", "where")) | {"name": name}
-        builtin, folder = name == "digits", cache_dir("data", name)
+        builtin = name == "digits"
         try:
-            found = load(name) if builtin or _meta_file(name).is_file() else None
+            found = load(name) if builtin or _file(name).is_file() else None
             row["source"] = "not fetched"
         except InitmemError:
             found, row["source"] = None, "not installed" if builtin else "damaged"
         if found:
             row |= dict(
                 source=found.source, fingerprint=found.fingerprint, classes=found.classes, image=found.train_images.shape[1:],
-                train=len(found.train_images), test=len(found.test_images), where="scikit-learn" if builtin else str(folder),
+                train=len(found.train_images), test=len(found.test_images), where="scikit-learn" if builtin else str(_file(name)),
             )  # fmt: skip
         rows.append(row)
     return rows
@@ -209,8 +210,7 @@ def available() -> list[dict[str, Any]]:
 
 def _names() -> list[str]:
     """The built-in names, then those in the cache."""
-    root = cache_dir("data")
-    found = sorted(file.parent.name for file in root.glob("*/meta.json") if _valid_name(file.parent.name))
+    found = sorted(file.stem for file in cache_dir("data").glob("*.arrow") if _valid_name(file.stem))
     return list(dict.fromkeys(["digits", *MIRRORS, *found]))
 
 
@@ -224,10 +224,13 @@ def _checked_name(name: str) -> str:
     return name
 
 
-def _damaged(name: str, file: Path, why: object) -> InitmemError:
+def _file(name: str) -> Path:
+    return cache_dir("data", f"{name}.arrow")
+
+
+def _damaged(name: str, why: object) -> InitmemError:
     again = f"initmem data fetch {name}" if name in MIRRORS else f"initmem data add {name} PATH"
-    folder = cache_dir("data", name)
-    return InitmemError(f"the copy of {name!r} is damaged ({file}: {why}): delete {folder} and run `{again}`")
+    return InitmemError(f"the copy of {name!r} is damaged ({_file(name)}: {why}): delete that file and run `{again}`")
 
 
 def _fingerprint(arrays: Arrays, classes: tuple[str, ...]) -> str:
@@ -266,86 +269,51 @@ def _store(name: str, source: str, classes: tuple[str, ...], arrays: Arrays) -> 
     mean, std = _mean_std(arrays["train_images"])
     if 0 in std:
         raise InitmemError(f"channel {std.index(0)} of the training images in {source} is constant: no scale to it")
-    fingerprint, shapes = _fingerprint(arrays, classes), {array: arrays[array].shape for array in ARRAYS}
+    fingerprint = _fingerprint(arrays, classes)
     if source == SOURCES.get(name) and fingerprint != ORIGINALS.get(name, fingerprint):
         raise InitmemError(f"not the original files of {name}: they give {fingerprint}, not {ORIGINALS[name]}")
-    meta = _Meta(source=source, fingerprint=fingerprint, classes=classes, shapes=shapes, mean=mean, std=std)
-    root, folder = cache_dir("data"), cache_dir("data", name)
-    with writing(root):
-        root.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=root, prefix=f".{name}-", ignore_cleanup_errors=True) as temporary:
-            new, old = Path(temporary, "new"), Path(temporary, "old")
-            new.mkdir()
-            for array, dtype in ARRAYS.items():
-                np.save(new / f"{array}.npy", np.ascontiguousarray(arrays[array], dtype=dtype), allow_pickle=False)
-            Path(temporary, "meta.json").write_text(meta.model_dump_json(indent=1), encoding="utf-8")
-            folder.mkdir(exist_ok=True)
-            place = folder / fingerprint
-            if place.is_dir() and not _is_whole(name, meta):
-                place.rename(old)
-            try:
-                new.rename(place)
-            except OSError:
-                if not place.is_dir():  # else the same arrays are there: added before, or by a faster process
-                    raise
-            Path(temporary, "meta.json").replace(_meta_file(name))
-        for entry in folder.iterdir():
-            if entry.is_dir() and entry.name != fingerprint:
-                shutil.rmtree(entry, ignore_errors=True)
+    meta = _Meta(source=source, fingerprint=fingerprint, classes=classes, image=shape, mean=mean, std=std)
+    kind = pa.binary(math.prod(shape))
+    schema = pa.schema({"image": kind, "label": pa.int64()}, {"initmem": meta.model_dump_json()})
+    path = _file(name)
+    partial = path.with_name(f".{name}.{os.getpid()}.part")
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with pa.ipc.new_file(str(partial), schema) as file:
+                for part in PARTS:
+                    images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"].astype(np.int64)
+                    pixels = pa.py_buffer(np.ascontiguousarray(images, np.uint8))
+                    column = pa.FixedSizeBinaryArray.from_buffers(kind, len(images), [None, pixels])
+                    file.write_batch(pa.record_batch([column, pa.array(labels)], schema=schema))
+            os.replace(partial, path)  # whoever has the earlier copy open keeps it whole
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink()
     return _open(name)
 
 
-def _meta_file(name: str) -> Path:
-    """The file that says which arrays are the set `name`. Where it is not, there is no such set.
-
-    The arrays lie beside it in a folder named by their fingerprint, so replacing this one file replaces the set at
-    once: no reader, in whatever process, sees half of one copy and half of another, and no crash leaves neither.
-    """
-    return cache_dir("data", name, "meta.json")
-
-
-def _read_meta(name: str) -> _Meta:
-    file = _meta_file(name)
+def _read(name: str) -> tuple[_Meta, pa.ipc.RecordBatchFileReader]:
+    """The file of a set, memory-mapped: what it says of itself, and the reader of its two batches."""
     try:
-        return _Meta.model_validate_json(file.read_bytes())
-    except OSError as error:
-        raise _damaged(name, file, error.strerror) from None
-    except ValidationError as error:
-        raise _damaged(name, file, error.errors(include_url=False)[0]["msg"]) from None
-
-
-def _map_arrays(name: str, meta: _Meta) -> Arrays:
-    """Memory-map the four arrays, checking what is cheap to check: type, shape and length of each."""
-    arrays = {}
-    for array, dtype in ARRAYS.items():
-        file = cache_dir("data", name, meta.fingerprint, f"{array}.npy")
-        try:
-            arrays[array] = found = np.load(file, mmap_mode="r", allow_pickle=False)
-            whole = found.offset + found.nbytes == file.stat().st_size
-        except (OSError, ValueError, EOFError, AttributeError) as error:
-            raise _damaged(name, file, getattr(error, "strerror", None) or error) from None
-        if not whole or found.dtype != dtype or found.shape != meta.shapes.get(array):
-            raise _damaged(name, file, f"{found.dtype} {found.shape} is not what was stored")
-    return arrays
-
-
-def _is_whole(name: str, meta: _Meta) -> bool:
-    try:
-        return _fingerprint(_map_arrays(name, meta), meta.classes) == meta.fingerprint
-    except InitmemError:
-        return False
+        reader = pa.ipc.open_file(pa.memory_map(str(_file(name))))
+        return _Meta.model_validate_json(reader.schema.metadata[b"initmem"]), reader
+    except Exception as error:  # a damaged file makes pyarrow raise almost anything
+        raise _damaged(name, (str(error) or type(error).__name__).splitlines()[0]) from None
 
 
 def _open(name: str) -> Data:
-    while True:
-        meta = _read_meta(name)
-        try:
-            arrays = _map_arrays(name, meta)
-        except InitmemError:
-            if _read_meta(name) == meta:
-                raise
-        else:  # otherwise another process has replaced the set meanwhile: look again
-            return Data(name, meta.source, meta.fingerprint, meta.classes, mean=meta.mean, std=meta.std, **arrays)
+    meta, reader = _read(name)
+    arrays = {}
+    try:
+        for index, part in enumerate(PARTS):
+            batch = reader.get_batch(index)
+            pixels = np.frombuffer(batch["image"].buffers()[1], np.uint8, count=len(batch) * math.prod(meta.image))
+            arrays[f"{part}_images"] = pixels.reshape(len(batch), *meta.image)
+            arrays[f"{part}_labels"] = batch["label"].to_numpy()
+    except Exception as error:
+        raise _damaged(name, (str(error) or type(error).__name__).splitlines()[0]) from None
+    return Data(name, meta.source, meta.fingerprint, meta.classes, mean=meta.mean, std=meta.std, **arrays)
 
 
 # ---- built-in sets

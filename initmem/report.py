@@ -140,9 +140,14 @@ def _paper_figure(claim: Claim) -> str:
     return ", ".join(f"{LABELS[k]} {v:g} pp" for k, v in claim.paper.spread_pp.items()) or claim.paper.condition
 
 
-def spread_words(results: pd.DataFrame) -> str:
+def spread_words(results: pd.DataFrame, accuracy: str = "test_accuracy") -> str:
     """The spread in running text, or why there is none."""
-    return metrics.spread(results).words(".1f", " pp") if results["sigma_w"].nunique() > 1 else "nothing that one σ_w could show"
+    return metrics.spread(results, accuracy).words(".1f", " pp") if results["sigma_w"].nunique() > 1 else "nothing that one σ_w could show"
+
+
+def last_spread_words(results: pd.DataFrame) -> str:
+    """The spread of the last predictors in running text."""
+    return spread_words(results, "last_test_accuracy")
 
 
 def floor_words(results: pd.DataFrame) -> str:
