@@ -347,6 +347,11 @@ def convolution_norm(row: pd.Series) -> np.ndarray:
     return np.sqrt((norms[:, :-1] ** 2).sum(1))  # the head comes last
 
 
+def without_head(results: pd.DataFrame) -> pd.DataFrame:
+    """The rows with `convolution_norm` in place of `norm`: no BatchNorm follows the head, so the norm equation leaves it out."""
+    return results.assign(norm=[convolution_norm(row) for _, row in results.iterrows()])
+
+
 def solve_norm_equation(results: pd.DataFrame, reference: pd.Series) -> np.ndarray:
     """`convolution_norm` as theory foretells it for runs of SGD that make the same number of steps: (runs, epochs + 1).
 

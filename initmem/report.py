@@ -158,7 +158,7 @@ def floor_words(results: pd.DataFrame) -> str:
     if not np.isfinite(floor):
         return "Too few runs came to an end to tell this from chance"
     beyond = "more" if metrics.spread(results).value > floor else "no more"
-    return f"That is {beyond} than seeds alone would give: {floor:.1f} pp is exceeded by 5 % of shuffles (p = {p:.2g})"
+    return f"The spread is {beyond} than seeds alone would give: 5 % of shuffles exceed {floor:.1f} pp, and a share p = {p:.2g} of them reach the real spread"
 
 
 def slope_words(results: pd.DataFrame) -> str:
