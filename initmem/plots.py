@@ -92,9 +92,12 @@ class Picture:
         return self.alt
 
 
+SYMBOL = re.compile(r"(σ|τ|T|‖W)_(\w+)")
+
+
 def subscripts(text: str) -> str:
     """HTML in which symbols such as σ_w and T_SGD have real subscripts."""
-    return re.sub(r"(σ|τ|T|‖W)_(\w+)", r"\1<sub>\2</sub>", text)
+    return SYMBOL.sub(r"\1<sub>\2</sub>", text)
 
 
 class NoPicture(str):

@@ -15,6 +15,9 @@ sys.path.insert(0, str(ROOT / "book" / "_ext"))
 
 import initmem_book  # noqa: E402
 import notebooks  # noqa: E402
+from bs4 import BeautifulSoup  # noqa: E402
+
+from initmem.plots import SYMBOL  # noqa: E402
 
 FRONT = """---
 jupytext: {text_representation: {extension: .md, format_name: myst}}
@@ -25,6 +28,18 @@ kernelspec: {name: python3, display_name: Python 3}
 
 def test_strict_build_without_torch(built_book):
     assert (built_book / "book" / "index.html").exists()
+
+
+def test_symbols_have_real_subscripts_in_running_text(built_book):
+    """Also where glue pastes plain text."""
+    found = 0
+    for path in sorted(built_book.glob("book/*.html")):
+        article = BeautifulSoup(path.read_text(encoding="utf-8"), "html.parser").find("article")
+        for part in article.find_all(["svg", "style", "script", "pre", "code"]):
+            part.decompose()
+        assert not SYMBOL.findall(article.get_text()), path.name
+        found += len(article.find_all("sub"))
+    assert found > 100
 
 
 def test_every_module_is_in_the_reference():

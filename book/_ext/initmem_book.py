@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from fontTools import subset
 from jupyter_cache import get_cache
 from jupyter_cache.executors import load_executor
@@ -19,6 +20,9 @@ from myst_nb.core.read import is_myst_markdown_notebook
 from sphinx.application import Sphinx
 from sphinx.builders.singlehtml import SingleFileHTMLBuilder
 from sphinx.ext.autodoc.mock import MockFinder
+from sphinx.transforms.post_transforms import SphinxPostTransform
+
+from initmem.plots import SYMBOL
 
 # What a chapter's output depends on besides its own text.
 SOURCES = ("initmem/**/*.py", "book/results/**/*", "benchmarks/results/*", "book/claims.yml")
@@ -65,6 +69,22 @@ class OnePage(SingleFileHTMLBuilder):
             for kind, known in kinds.items():
                 numbers.setdefault(kind, {}).update(known)
         return {self.config.root_doc: numbers}
+
+
+class Subscripts(SphinxPostTransform):
+    """Real subscripts for symbols such as σ_w and T_SGD in running text, wherever the text comes from: glue, too, is plain."""
+
+    default_priority = 900  # once glue has been pasted
+    formats = ("html",)
+
+    def run(self, **kwargs: Any) -> None:
+        for text in list(self.document.findall(nodes.Text)):
+            if SYMBOL.search(text) and not isinstance(text.parent, nodes.literal | nodes.FixedTextElement | nodes.math):
+                before, *found = SYMBOL.split(text)
+                parts = [nodes.Text(before)]
+                for base, below, after in zip(*[iter(found)] * 3, strict=True):
+                    parts += [nodes.Text(base), nodes.subscript("", below), nodes.Text(after)]
+                text.parent.replace(text, [part for part in parts if part.astext()])
 
 
 def set_execution_cache(app: Sphinx, config: Any) -> None:
@@ -199,6 +219,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     # autodoc puts its stand-ins away between two modules and then would import the real torch to read its sources.
     sys.meta_path.insert(0, MockFinder(["torch", "torchvision"]))
     app.add_builder(OnePage)
+    app.add_post_transform(Subscripts)
     app.connect("config-inited", set_execution_cache)
     app.connect("config-inited", set_address)
     app.connect("env-before-read-docs", execute_side_by_side)
