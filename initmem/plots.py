@@ -92,7 +92,7 @@ class Picture:
         return self.alt
 
 
-SYMBOL = re.compile(r"(σ|τ|T|‖W)_(\w+)")
+SYMBOL = re.compile(r"(σ|τ|T|‖W)_([A-Za-z0-9]+)")  # \w would take the ² of σ_w² along
 
 
 def subscripts(text: str) -> str:

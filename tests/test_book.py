@@ -17,7 +17,7 @@ import initmem_book  # noqa: E402
 import notebooks  # noqa: E402
 from bs4 import BeautifulSoup  # noqa: E402
 
-from initmem.plots import SYMBOL  # noqa: E402
+from initmem.plots import SYMBOL, subscripts  # noqa: E402
 
 FRONT = """---
 jupytext: {text_representation: {extension: .md, format_name: myst}}
@@ -40,6 +40,10 @@ def test_symbols_have_real_subscripts_in_running_text(built_book):
         assert not SYMBOL.findall(article.get_text()), path.name
         found += len(article.find_all("sub"))
     assert found > 100
+
+
+def test_subscripts_end_where_they_should():
+    assert subscripts("η/σ_w² and T_L2, τ_interp; ‖W_0‖") == "η/σ<sub>w</sub>² and T<sub>L2</sub>, τ<sub>interp</sub>; ‖W<sub>0</sub>‖"
 
 
 def test_every_module_is_in_the_reference():
