@@ -396,7 +396,8 @@ def spread_against(panels: dict[str, dict[str, Cells]], x: str, name: str, capti
                 style = dict(color=series[i], marker="os^"[i], linestyle=["-", "--", ":"][i])
                 ax.errorbar(at, [s.value for s in spreads], yerr=np.clip(error, 0, None), label=title, capsize=3, **style)
                 sentences.append(f"{panel}, {title}: " + ", ".join(f"{s:.1f} pp at {a}" for a, s in points) + ".")
-            ax.set(xscale="log", xlabel=names[x], ylabel=r"spread over $\sigma_w$ (pp)" if ax is axes[0] else "", ylim=(0, None), title=panel)
+            ax.set(xscale="log", xlabel=names[x], ylabel=r"spread over $\sigma_w$ (pp)" if ax is axes[0] else "", title=panel)
+            ax.set_ylim(0, 1.05 * ax.get_ylim()[1])  # matplotlib leaves room for the range of the values, too little from 0 on
             ax.set_xticks(at, [str(a) for a in at])
             ax.minorticks_off()
             if len(lines) > 1:
