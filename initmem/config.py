@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import textwrap
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -92,10 +93,31 @@ def writing(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InitmemError(
-            f"cannot write into {place} ({error.strerror or error}): free some space or set INITMEM_DATA to a folder you can "
-            "write; what was stored before is intact"
-        ) from None
+        own = place.absolute().is_relative_to(cache_dir())
+        way_out = "free some space or set INITMEM_DATA to a folder you can write" if own else "free some space or choose another place"
+        raise InitmemError(f"cannot write into {place} ({error.strerror or error}): {way_out}; what was stored before is intact") from None
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A hidden file beside `path` to write to, at the end renamed into its place: `path` is whole, or as it was before."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.part")
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            yield partial
+            os.replace(partial, path)
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+
+
+def clear_leftovers() -> None:
+    """Remove from the reader's folder what processes that were killed while they wrote have left; no write takes an hour."""
+    for partial in cache_dir().glob("*/.*.part"):
+        with contextlib.suppress(OSError):
+            if time.time() - partial.stat().st_mtime > 3600:
+                partial.unlink()
 
 
 # NumPy scalars are as good as Python's: grids are often built with linspace or arange.

@@ -23,7 +23,7 @@ import numpy as np
 import pyarrow as pa
 from pydantic import BaseModel, Field
 
-from initmem.config import InitmemError, cache_dir, unknown, writing
+from initmem.config import InitmemError, cache_dir, replacing, unknown
 from initmem.download import download
 from initmem.images import read_tree
 
@@ -275,21 +275,12 @@ def _store(name: str, source: str, classes: tuple[str, ...], arrays: Arrays) -> 
     meta = _Meta(source=source, fingerprint=fingerprint, classes=classes, image=shape, mean=mean, std=std)
     kind = pa.binary(math.prod(shape))
     schema = pa.schema({"image": kind, "label": pa.int64()}, {"initmem": meta.model_dump_json()})
-    path = _file(name)
-    partial = path.with_name(f".{name}.{os.getpid()}.part")
-    with writing(path.parent):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with pa.ipc.new_file(str(partial), schema) as file:
-                for part in PARTS:
-                    images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"].astype(np.int64)
-                    pixels = pa.py_buffer(np.ascontiguousarray(images, np.uint8))
-                    column = pa.FixedSizeBinaryArray.from_buffers(kind, len(images), [None, pixels])
-                    file.write_batch(pa.record_batch([column, pa.array(labels)], schema=schema))
-            os.replace(partial, path)  # whoever has the earlier copy open keeps it whole
-        finally:
-            with contextlib.suppress(OSError):
-                partial.unlink()
+    with replacing(_file(name)) as partial, pa.ipc.new_file(str(partial), schema) as file:  # an open earlier copy stays whole
+        for part in PARTS:
+            images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"].astype(np.int64)
+            pixels = pa.py_buffer(np.ascontiguousarray(images, np.uint8))
+            column = pa.FixedSizeBinaryArray.from_buffers(kind, len(images), [None, pixels])
+            file.write_batch(pa.record_batch([column, pa.array(labels)], schema=schema))
     return _open(name)
 
 

@@ -1,6 +1,6 @@
 """What a run has become so far: its history and selected weights, kept on the way and written to checkpoints."""
 
-import os
+import io
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from initmem.config import replacing
 from initmem.models import Network, kernels
 
 
@@ -89,10 +90,10 @@ class State:
         names = ("epoch", "best", "best_loss", "selected_epoch", "diverged", "scalars", "geometry", "tests")
         content = {name: getattr(self, name) for name in names} | {"seconds_before": self.seconds()}
         content |= {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}.part")
-        torch.save(content, partial)
-        os.replace(partial, path)
+        buffer = io.BytesIO()  # written by torch itself, a full disk would be a RuntimeError that hides why
+        torch.save(content, buffer)
+        with replacing(path) as partial:
+            partial.write_bytes(buffer.getbuffer())
 
     def load(self, path: Path, model: Network, optimizer: torch.optim.Optimizer) -> bool:
         """Take up a checkpoint; False if it cannot be read."""

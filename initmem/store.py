@@ -6,7 +6,6 @@ changed: a run trained anew replaces its own file alone.
 
 import contextlib
 import json
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from initmem.config import ENGINE_VERSION, InitmemError, Run, cache_dir, folder_from, writing
+from initmem.config import ENGINE_VERSION, InitmemError, Run, cache_dir, clear_leftovers, folder_from, replacing
 
 MANY = 100  # files of results that are opened one by one; 5,000 would take more than ten seconds
 
@@ -157,23 +156,16 @@ def append(records: Iterable[dict], folder: Path | None = None, replace: bool = 
 
 
 def _write(table: pa.Table, path: Path) -> None:
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.part")
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            pq.write_table(
-                table, partial, compression="zstd", compression_level=9, write_page_checksum=True,
-                use_dictionary=_PLAIN, use_byte_stream_split=_CURVES,  # by byte, smooth curves take half the room
-            )  # fmt: skip
-            os.replace(partial, path)
-        except OSError:
-            with contextlib.suppress(OSError):
-                partial.unlink()
-            raise
+    with replacing(path) as partial:
+        pq.write_table(
+            table, partial, compression="zstd", compression_level=9, write_page_checksum=True,
+            use_dictionary=_PLAIN, use_byte_stream_split=_CURVES,  # by byte, smooth curves take half the room
+        )  # fmt: skip
 
 
 def check_writable() -> None:
     """Raise InitmemError now, before hours of training, if results could not be kept."""
+    clear_leftovers()
     probe = results_dir() / ".probe.parquet"
     _write(SCHEMA.empty_table(), probe)
     probe.unlink(missing_ok=True)
@@ -182,9 +174,12 @@ def check_writable() -> None:
 def merge(paths: Sequence[Path]) -> int:
     """Take the rows of other files into the reader's store; rows already there stay. Returns how many were new."""
     records = [(path, record) for path in paths for record in read_file(Path(path)).to_pylist()]
+    seen = set()
     for path, record in records:  # all are checked before any is written
-        if faults := _faults(record):
+        faults = _faults(record) or ["it is there twice"] * ((path, record["run_id"]) in seen)
+        if faults:
             raise InitmemError(f"{path}: run {record['run_id']}: {faults[0]}; nothing was merged")
+        seen.add((path, record["run_id"]))
     known, new = set(read(columns=["run_id"])["run_id"]), 0
     for _, record in records:
         if record["run_id"] not in known:
@@ -197,10 +192,13 @@ def merge(paths: Sequence[Path]) -> int:
 def export(path: Path, where: pd.Series | None = None, shipped: bool = True) -> int:
     """Write all rows at hand (or those where the mask holds) to one file, sorted, so that equal rows give equal files."""
     path = Path(path)
-    if path.parent.absolute() in (shipped_dir(), results_dir().absolute()) and shipped:
+    if path.resolve().parent in (shipped_dir().resolve(), results_dir().resolve()) and shipped:  # also behind links and ..
         raise InitmemError(f"{path} lies in a store of results: choose another folder to export to")
-    if path.is_dir() or (path.exists() and path.suffix != ".parquet"):
-        raise InitmemError(f"{path} is there and no Parquet file: choose another name")
+    if path.exists():
+        try:
+            read_file(path, ["run_id"])
+        except InitmemError:
+            raise InitmemError(f"{path} is there and holds no results of initmem: choose another name") from None
     frame = read(shipped=shipped)
     frame = frame[where] if where is not None else frame
     frame = frame.sort_values(["dataset", "arch", "optimizer", "lr", "weight_decay", "batch_size", "epochs", "precision", "seed", "sigma_w"])
@@ -234,6 +232,8 @@ def _faults(row: dict) -> list[str]:
         return [f"it lacks {', '.join(missing[:3])}"]
     epochs, layers = len(row["train_loss"]), len(row["layers"])
     checks = {
+        f"its status is {row['status']!r}, neither 'finished' nor 'diverged'": row["status"] in ("finished", "diverged"),
+        "its selected epoch is none of its own": 0 <= row["selected_epoch"] <= epochs,
         "its id does not match its fields": row["run_id"] == run.run_id(row["data_fingerprint"], row["engine"]),
         "its histories differ in length": all(
             len(row[name]) == epochs for name in ("train_accuracy", "val_loss", "val_accuracy")

@@ -656,7 +656,7 @@ def test_no_room(tmp_path, cache):
             data.add("pets", bigger)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert f"cannot write into {cache / 'data'} (" in one_sentence(error) and "INITMEM_DATA" in str(error.value)
+    assert f"cannot write into {cache / 'data' / 'pets.arrow'} (" in one_sentence(error) and "INITMEM_DATA" in str(error.value)
     assert contents(cache) == before and os.listdir(cache / "data") == ["pets.arrow"]
 
 

@@ -3,6 +3,7 @@
 import errno
 import os
 import resource
+import time
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -88,7 +89,8 @@ def test_no_flipped_byte_changes_what_is_read(own_store):
 
 
 @pytest.mark.parametrize("change", [
-    dict(lr=0.5), dict(run_id="0" * 16), dict(norm=[1.0]), dict(train_loss=[1.0]), dict(test_accuracy=1.5), dict(predictions=b"")
+    dict(lr=0.5), dict(run_id="0" * 16), dict(norm=[1.0]), dict(train_loss=[1.0]), dict(test_accuracy=1.5), dict(predictions=b""),
+    dict(status="done"), dict(status=""), dict(selected_epoch=-1), dict(selected_epoch=3),
 ])  # fmt: skip
 def test_verify_finds_rows_that_contradict_themselves(own_store, change):
     store.append([record() | change])
@@ -101,6 +103,41 @@ def test_rows_that_are_not_right_are_not_merged(own_store, tmp_path, change):
     with pytest.raises(InitmemError, match="odd.parquet.*nothing was merged"):
         store.merge([tmp_path / "odd.parquet"])
     assert store.read(shipped=False).empty
+
+
+def test_a_run_that_a_file_holds_twice_is_not_merged(own_store, tmp_path):
+    pq.write_table(pa.Table.from_pylist([record(), record() | dict(test_accuracy=0.5)], store.SCHEMA), tmp_path / "twice.parquet")
+    with pytest.raises(InitmemError, match="twice.parquet: run .*it is there twice; nothing was merged"):
+        store.merge([tmp_path / "twice.parquet"])
+    assert store.read(shipped=False).empty
+
+
+def test_exporting_replaces_no_store_and_no_file_of_others(own_store, tmp_path):
+    """However the place is spelt; and a Parquet file that initmem did not write is as dear as any other."""
+    store.append([record()])
+    [own] = store.results_dir().glob("*.parquet")
+    (tmp_path / "link").symlink_to(own.parent, target_is_directory=True)
+    (tmp_path / "linked.parquet").symlink_to(own)
+    pq.write_table(pa.table({"a": [1]}), tmp_path / "theirs.parquet")
+    before = own.read_bytes(), (tmp_path / "theirs.parquet").read_bytes()
+    spelt = [own, own.parent / ".." / own.parent.name / own.name, tmp_path / "link" / own.name, tmp_path / "linked.parquet"]
+    for place in [*spelt, store.shipped_dir() / "new.parquet", store.shipped_dir() / ".." / store.shipped_dir().name / "new.parquet"]:
+        with pytest.raises(InitmemError, match="lies in a store of results: choose another folder"):
+            store.export(place)
+    with pytest.raises(InitmemError, match="theirs.parquet is there and holds no results of initmem: choose another name"):
+        store.export(tmp_path / "theirs.parquet")
+    assert before == (own.read_bytes(), (tmp_path / "theirs.parquet").read_bytes())
+
+
+def test_what_a_killed_process_left_is_removed_after_an_hour(own_store):
+    left = [store.cache_dir(folder, f".a{age}.1.part") for folder in ("results", "checkpoints", "data") for age in (0, 2)]
+    resumable = store.cache_dir("downloads", "a.tar.gz.part")
+    for path in [*left, resumable]:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
+        os.utime(path, (time.time() - 3600 * (2 if path.name != ".a0.1.part" else 0),) * 2)
+    store.check_writable()
+    assert [path for path in [*left, resumable] if path.exists()] == [*left[::2], resumable]
 
 
 def test_merging_a_damaged_file_changes_nothing(own_store, tmp_path):
@@ -227,6 +264,8 @@ def test_a_disk_that_refuses(own_store, monkeypatch, number):
         store.append([record(seed=1)])
     with pytest.raises(InitmemError):
         store.check_writable()
+    with pytest.raises(InitmemError, match=f"{os.strerror(number)}.*choose another place"):
+        store.export(own_store / "elsewhere.parquet")
     assert len(store.read(shipped=False)) == 1 and not list(store.results_dir().glob(".*"))
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pickle
+import resource
 import subprocess
 import sys
 
@@ -248,6 +249,22 @@ def test_a_damaged_checkpoint_means_starting_over(digits, tmp_path):
     checkpoint.write_bytes(b"not a checkpoint")
     [a], [b] = train([SHORT], digits, checkpoint=checkpoint), train([SHORT], digits)
     assert same(a, b)
+
+
+def test_a_checkpoint_that_finds_the_disk_full_is_one_sentence_and_leaves_the_last(digits, tmp_path, monkeypatch):
+    """By a limit on the sizes of files; torch by itself says `unexpected pos 576 vs 534`."""
+    monkeypatch.setattr("initmem.train.CHECKPOINT_SECONDS", -1)
+    monkeypatch.setenv("INITMEM_DATA", str(tmp_path))
+    checkpoint = tmp_path / "state.pt"
+    train([SHORT], digits, checkpoint=checkpoint)
+    before, (soft, hard) = checkpoint.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4_000, hard))
+    try:
+        with pytest.raises(InitmemError, match="cannot write into .*state.pt .*File too large.*: free some space or set INITMEM_DATA"):
+            train([SHORT.replace(epochs=SHORT.epochs + 1)], digits, checkpoint=checkpoint)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert checkpoint.read_bytes() == before and list(tmp_path.iterdir()) == [checkpoint]
 
 
 def test_a_checkpoint_of_a_former_version_means_starting_over(digits, tmp_path, monkeypatch):
