@@ -434,7 +434,7 @@ def spread_map(cells: Cells, name: str, caption: str) -> Picture | NoPicture:
             lines = ax.contour(np.arange(len(rates)), np.arange(len(decays)), np.log10(grid), levels=[-1, 0, np.log10(3)], colors=_INK, linewidths=1.2, linestyles="--")
             ax.clabel(lines, fmt={level: f"$T_{{L2}}$ = {10**level:.2g}" for level in lines.levels}, fontsize=10)
         t_sgd = [next(run_clocks(run).t_sgd for run in bases.values() if run.lr == rate) for rate in rates]
-        ax.set_xticks(range(len(rates)), [f"{rate:g}\n{clock:.1g}" for rate, clock in zip(rates, t_sgd, strict=True)])
+        ax.set_xticks(range(len(rates)), [f"{rate:g}\n{float(f'{clock:.1g}'):g}" for rate, clock in zip(rates, t_sgd, strict=True)])
         ax.set_yticks(range(len(decays)), [f"{decay:g}" for decay in decays])
         ax.set(xlabel=r"learning rate $\eta$, and below it $T_{SGD}$", ylabel=r"L2 coefficient $\lambda$", xlim=(-0.5, len(rates) - 0.5), ylim=(-0.5, len(decays) - 0.5))
         ax.grid(False)
