@@ -15,7 +15,7 @@ import pandas as pd
 import yaml
 
 from initmem.claims import Claim, Parameters, at_hand, claim, ledger
-from initmem.config import PRESETS, InitmemError, Run, unknown
+from initmem.config import PRESETS, InitmemError, Run, unknown, writing
 from initmem.config import preset as preset_run
 from initmem.data import TITLES
 from initmem.metrics import by_seed
@@ -111,7 +111,8 @@ def rerun(chapter: str, parameters: Parameters, output: Path | None, as_html: bo
         raise InitmemError(f"-o {output} cannot be the notebook: give a file that ends in .ipynb, outside the book")
     given = parameters.model_dump(exclude_unset=True)
     try:
-        papermill.execute_notebook(book_dir() / f"{name}.ipynb", output, given, cwd=book_dir(), progress_bar=True)
+        with writing(output):
+            papermill.execute_notebook(book_dir() / f"{name}.ipynb", output, given, cwd=book_dir(), progress_bar=True)
     except papermill.PapermillExecutionError as error:
         if match := re.search(r"InitmemError: (.*)", f"{error.ename}: {error.evalue}"):
             raise InitmemError(match[1]) from None
@@ -144,6 +145,7 @@ def _page(notebook: Path, name: str) -> Path:
         html = source / "_build" / "html"
         if built.returncode or not (html / "book" / f"{name}.html").exists():
             raise InitmemError(f"{notebook} is written, but its page could not be built: {built.stdout.splitlines()[-1]}")
-        shutil.rmtree(target, ignore_errors=True)
-        shutil.copytree(html, target)
+        with writing(target):
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(html, target)
     return target / "book" / f"{name}.html"

@@ -33,7 +33,9 @@ def clocks(learning_rates: ArrayLike, batch_size: int, weight_decay: float = 0.0
 
 
 def run_clocks(run: Run) -> Clocks:
-    """The clocks of a run, whose learning rate is constant."""
+    """The clocks of a run, whose learning rate is constant. Raises InitmemError for anything but a run."""
+    if not isinstance(run, Run):
+        raise InitmemError(f"{type(run).__name__} is no run: give one, such as initmem.preset('digits') or metrics.run_of(rows)")
     steps = run.epochs * run.steps_per_epoch
     return Clocks(steps, run.lr**2 * steps / run.batch_size, run.weight_decay * run.lr * steps, run.lr * steps)
 

@@ -241,6 +241,8 @@ def grid(base: Run, **axes: Any) -> list[Run]:
 
     Each axis is one value or an iterable of values: `grid(base, sigma_w=[0.1, 1, 2.5], seed=range(3))`.
     """
+    if not isinstance(base, Run):
+        raise InitmemError(f"{base!r} is no run to vary: give one, such as initmem.preset('digits')")
     values = {}
     for name, axis in axes.items():
         if name not in Run.model_fields:

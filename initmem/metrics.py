@@ -56,10 +56,17 @@ class Estimate(NamedTuple):
         return f"{value} (95 % interval {self.low:{spec}} to {self.high:{spec}}, {self.n} seeds)"
 
 
+def _needs(results: pd.DataFrame, *columns: str) -> None:
+    """Raise InitmemError unless this is a table with these columns."""
+    if not isinstance(results, pd.DataFrame):
+        raise InitmemError(f"{type(results).__name__} is no table of runs: give rows of initmem.sweep or initmem.read")
+    if lacking := [name for name in columns if name not in results]:
+        raise InitmemError(f"this table lacks the columns {', '.join(lacking[:3])}: give rows of initmem.sweep or initmem.read")
+
+
 def recipe(results: pd.DataFrame) -> pd.Series:
     """The fields that all rows share. Raises InitmemError if they differ in more than sigma_w and seed."""
-    if lacking := [name for name in (*RUN_FIELDS, "status") if name not in results]:
-        raise InitmemError(f"this table lacks the columns {', '.join(lacking[:3])}: give rows of initmem.sweep or initmem.read")
+    _needs(results, *RUN_FIELDS, "status")
     if results.empty:
         raise InitmemError("there are no results to measure: sweep some runs first")
     for name in RECIPE_FIELDS:
@@ -72,6 +79,7 @@ def recipe(results: pd.DataFrame) -> pd.Series:
 def by_seed(results: pd.DataFrame, column: str = "test_accuracy") -> pd.DataFrame:
     """One column as a table: a row a seed, a column a σ_w. Seeds that lack a σ_w, or have a diverged run, are left out."""
     recipe(results)
+    _needs(results, column)
     if results.duplicated(["seed", "sigma_w"]).any():
         raise InitmemError("these results hold a run twice, perhaps from two copies of the data: keep one row a seed and σ_w")
     ended = results[column].astype(float).where(results["status"] == "finished")
@@ -124,6 +132,8 @@ def stack(cells: Sequence[pd.DataFrame], column: str = "test_accuracy") -> np.nd
 
     Raises InitmemError if they share no seed or fewer than two scales.
     """
+    if not len(cells):
+        raise InitmemError("there are no recipes to compare: give a list of tables, one a recipe")
     tables = [by_seed(rows, column) for rows in cells]
     seeds = functools.reduce(pd.Index.intersection, [table.index for table in tables])
     scales = functools.reduce(pd.Index.intersection, [table.columns for table in tables])
@@ -148,18 +158,22 @@ def curve_distance(results: pd.DataFrame, reference: pd.DataFrame) -> Estimate:
 
 def trend(cells: Sequence[pd.DataFrame]) -> Estimate:
     """Growth of the spread with every doubling of the batch size, in pp: least squares over the recipes."""
-    slope = _slope_on(np.log2([recipe(rows)["batch_size"] for rows in cells]))
-    return bootstrap(stack(cells), lambda means: slope(_range(means)))
+    values = stack(cells)
+    slope = _slope_on(cells)
+    return bootstrap(values, lambda means: slope(_range(means)))
 
 
 def trend_ratio(cells: Sequence[pd.DataFrame], reference: Sequence[pd.DataFrame]) -> Estimate:
     """`trend` of some recipes over that of others, seeds paired."""
     both, n = stack([*cells, *reference]), len(cells)
-    slopes = [_slope_on(np.log2([recipe(rows)["batch_size"] for rows in part])) for part in (cells, reference)]
+    slopes = [_slope_on(part) for part in (cells, reference)]
     return bootstrap(both, lambda means: _ratio(slopes[0](_range(means)[..., :n]), slopes[1](_range(means)[..., n:])))
 
 
-def _slope_on(x: np.ndarray) -> Callable[[np.ndarray], np.ndarray]:
+def _slope_on(cells: Sequence[pd.DataFrame]) -> Callable[[np.ndarray], np.ndarray]:
+    x = np.log2([recipe(rows)["batch_size"] for rows in cells])
+    if np.ptp(x) == 0:
+        raise InitmemError(f"all of these recipes have batches of {2 ** x[0]:.0f}: a trend needs at least two batch sizes")
     centred = x - x.mean()
     return lambda y: (y * centred).sum(-1) / (centred**2).sum()
 
@@ -280,6 +294,7 @@ def shuffle_test(values: np.ndarray, permutations: int = 4000) -> tuple[float, f
 def radial_memory(results: pd.DataFrame) -> Estimate:
     """Slope of log‖W_T‖ against log‖W_0‖ over σ_w: 1 = the initial norm is remembered, 0 = forgotten."""
     _needs_scales(results)
+    _needs(results, "norm")
     norms = results.assign(first=np.log(results["norm"].str[0]), last=np.log(results["norm"].str[-1]))
     last = by_seed(norms, "last")
     first, last = by_seed(norms, "first").loc[last.index].to_numpy(), last.to_numpy()
@@ -296,12 +311,14 @@ def interpolation_epoch(train_accuracy: np.ndarray) -> int | None:
 
 def interpolated_share(results: pd.DataFrame) -> Estimate:
     """Share of runs that reach τ_interp."""
+    _needs(results, "train_accuracy")
     reached = results.assign(reached=[interpolation_epoch(curve) is not None for curve in results["train_accuracy"]])
     return bootstrap(by_seed(reached, "reached").mean(axis=1).to_numpy(), lambda means: means, least=0, most=1)
 
 
 def interpolated_at_largest(results: pd.DataFrame) -> Estimate:
     """Share of the runs at the largest σ_w that reach τ_interp."""
+    _needs(results, "sigma_w", "train_accuracy")
     largest = results[results["sigma_w"] == results["sigma_w"].max()]
     return bootstrap(np.array([interpolation_epoch(c) is not None for c in largest["train_accuracy"]], float), lambda means: means, least=0, most=1)
 
@@ -314,6 +331,7 @@ def repair_gap(row: pd.Series) -> float:
 
 def turned(results: pd.DataFrame) -> np.ndarray:
     """How far each run's kernels have turned at its selected epoch: the median angle to their initial selves, in degrees."""
+    _needs(results, "layers", "layer_cosines", "selected_epoch")
     cosines = [
         np.median(np.reshape(row["layer_cosines"], (-1, len(row["layers"])))[row["selected_epoch"]]) for _, row in results.iterrows()
     ]

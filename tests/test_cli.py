@@ -106,6 +106,14 @@ def test_help(capsys, monkeypatch, arguments, code):
     assert found == code and out.count("Usage: initmem") == 1 and err == ""
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+def test_a_rerun_into_a_place_that_takes_no_files(own_store, capsys, monkeypatch, tmp_path):
+    (tmp_path / "out.ipynb").symlink_to("/dev/full")
+    code, out, err = call(capsys, monkeypatch, "rerun", "sgd-remembers", "-o", tmp_path / "out.ipynb")
+    assert code == 2 and out == ""
+    assert "out.ipynb (No space left on device)" in err and "choose another place" in err and "Traceback" not in err
+
+
 def test_ctrl_c(capsys, monkeypatch):
     def interrupted():
         raise KeyboardInterrupt

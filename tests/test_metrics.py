@@ -7,6 +7,7 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
+import initmem
 from initmem import metrics
 from initmem.config import InitmemError, grid, preset
 
@@ -153,6 +154,33 @@ def test_mixed_recipes_and_single_scales_are_refused():
         metrics.spread(table([[0.5]]))
     with pytest.raises(InitmemError, match="no results"):
         metrics.table(table([[0.5, 0.6]]).head(0))
+
+
+ROWS = table([[0.5, 0.6]])
+
+
+@pytest.mark.parametrize(("measure", "says"), [
+    (lambda: metrics.spread(None), "NoneType is no table of runs"),
+    (lambda: metrics.spread({"sgd": ROWS}), "dict is no table of runs"),
+    (lambda: metrics.noise_floor(None), "NoneType is no table of runs"),
+    (lambda: metrics.turned(None), "NoneType is no table of runs"),
+    (lambda: metrics.interpolated_at_largest(None), "NoneType is no table of runs"),
+    (lambda: metrics.spread_ratio(ROWS, None), "NoneType is no table of runs"),
+    (lambda: metrics.spread(ROWS.drop(columns="test_accuracy")), "lacks the columns test_accuracy"),
+    (lambda: metrics.radial_memory(ROWS.drop(columns="norm")), "lacks the columns norm"),
+    (lambda: metrics.interpolated_share(ROWS.drop(columns="train_accuracy")), "lacks the columns train_accuracy"),
+    (lambda: metrics.by_seed(ROWS, "test_acuracy"), "lacks the columns test_acuracy"),
+    (lambda: metrics.trend([]), "no recipes to compare"),
+    (lambda: metrics.collapse([]), "no recipes to compare"),
+    (lambda: metrics.rank_correlation([], []), "no recipes to compare"),
+    (lambda: metrics.trend([ROWS]), "at least two batch sizes"),
+    (lambda: metrics.trend([ROWS, ROWS]), "at least two batch sizes"),
+    (lambda: initmem.grid("digits", lr=[0.1]), "'digits' is no run to vary"),
+    (lambda: initmem.run_clocks("digits"), "str is no run"),
+])  # fmt: skip
+def test_what_is_no_table_of_runs_is_named(measure, says):
+    with pytest.raises(InitmemError, match=says):
+        measure()
 
 
 def test_recipes_are_compared_on_the_seeds_and_scales_they_share():
