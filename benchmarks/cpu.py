@@ -2,8 +2,8 @@
 
 The plain recipe is the usual tutorial: Dataset, DataLoader, PIL transforms, float32, NCHW; Lightning's Trainer drives the
 same where it is installed. Ours is `train.train_epoch`, as every run uses it. Rounds alternate, so that a busy machine slows
-all; the ratio of medians is what counts. The table goes to benchmarks/results/cpu.json; `--quick` is a rehearsal and
-leaves none.
+all; the ratio of medians is what counts. The table goes to benchmarks/results/cpu-bf16.json where the
+processor computes bfloat16 and to cpu-fp32.json where not; `--quick` is a rehearsal and leaves none.
 """
 
 import importlib.util
@@ -116,4 +116,4 @@ if __name__ == "__main__":
     facts |= dict(matrix_flops=matrix_flops(engine, n), bytes_per_second=memory_bandwidth(engine.device, n * 2**16))
     print(facts)
     if not QUICK:
-        write("cpu", rows, **facts)
+        write("cpu-bf16" if engine.bf16 else "cpu-fp32", rows, **facts)

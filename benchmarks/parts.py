@@ -1,7 +1,7 @@
 """Where the time of a training step goes, by kind of operation: `python benchmarks/parts.py [--quick]`.
 
 The profiler of torch adds up the time of each operation without those it calls; shares are of the sum. The table goes to
-benchmarks/results/parts.json; `--quick` is a rehearsal and leaves none.
+benchmarks/results/parts-bf16.json where the processor computes bfloat16, to parts-fp32.json where not; `--quick` leaves none.
 """
 
 import sys
@@ -66,4 +66,4 @@ if __name__ == "__main__":
         rows += [{"case": name, "part": part, "share": round(share, 4)} for part, share in shares.items()]
         print(name, {part: f"{100 * share:.0f} %" for part, share in shares.items()}, flush=True)
     if not QUICK:
-        write("parts", rows, processor=processor())
+        write("parts-bf16" if prepare(laptop).bf16 else "parts-fp32", rows, processor=processor())
