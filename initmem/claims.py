@@ -226,6 +226,8 @@ class Claim(Checked):
 
         With `asked_for`, a preset's whole grid, the outcome is at most *partly* while any run of the cells judged is missing.
         """
+        if self.cells_of:  # a recipe of which one scale has been run, as in the midst of a sweep, has no spread to be ordered
+            cells = {name: rows for name, rows in cells.items() if rows["sigma_w"].nunique() > 1} or cells
         results = pd.concat(cells.values()).drop_duplicates("run_id") if cells else None
         if results is None or results["sigma_w"].nunique() < 2:
             reason = "memory of σ_w needs at least two values of σ_w" if cells else "no runs yet"

@@ -207,6 +207,8 @@ def test_the_clocks_need_several_recipes_and_order_them():
         parts.append(table([0.95, 0.9, 0.95 - spread], 1, base=base, noise=1e-6))
     verdict = judge(claim, pd.concat(parts))
     assert verdict.outcome == "reproduced" and verdict.lines[0].estimate.value == pytest.approx(-1, abs=0.01)
+    begun = parts[-1][parts[-1]["sigma_w"] == parts[-1]["sigma_w"].min()]  # a sweep that has come to one scale of its last recipe
+    assert judge(claim, pd.concat([*parts[:-1], begun])) == judge(claim, pd.concat(parts[:-1])) != verdict
 
 
 def test_depth_is_judged_by_who_fits_at_the_largest_scale():
