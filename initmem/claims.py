@@ -80,9 +80,14 @@ class Cell(Checked):
             start["width"] = min(start["width"], 16)  # that of He et al. 2016; ResNet-9's 64 would be another network
         own_value = {name: getattr(self, name) for name in ("dataset", "precision", "weight_decay") if name not in own}
         start |= {name: value for name, value in own_value.items() if value is not None}
-        for name, factor in [*times.items(), *self.times.items()]:
+        factors = [*times.items(), *self.times.items()]
+        for name, factor in factors:
             start[name] = start[name] * factor if name == "lr" else max(1, round(start[name] * factor))
-        return Run(**start)
+        try:
+            return Run(**start)
+        except InitmemError as error:
+            multiplied = ", ".join(f"{name} × {factor:g}" for name, factor in factors)
+            raise InitmemError(f"{error}, in the recipe with {multiplied}" if multiplied else str(error)) from None
 
 
 class Condition(Checked):

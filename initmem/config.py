@@ -69,6 +69,8 @@ def reason(complaint: Mapping[str, Any]) -> str:
             return "use a to z and 0 to 9, then also - and _"
         case "too_short":
             return f"give at least {complaint['ctx']['min_length']} value"
+        case "less_than_equal":  # pydantic writes 1e100 with all its zeros
+            return f"it must be less than or equal to {complaint['ctx']['le']:.10g}"
     return complaint["msg"].replace("Input should", "it must").split(", unable")[0].split(", got")[0]
 
 

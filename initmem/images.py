@@ -142,7 +142,7 @@ def _decode_tree(path: Path, entries: Entries) -> tuple[tuple[str, ...], dict[st
 
 def _decode_image(path: Path, entry: PurePosixPath, opener: Callable[[], IO[bytes]]) -> np.ndarray:
     """One image as uint8 (H, W, 1) if it is grey, else (H, W, 3)."""
-    from PIL import Image
+    from PIL import Image, UnidentifiedImageError
 
     try:
         with warnings.catch_warnings(), opener() as stream:
@@ -151,6 +151,8 @@ def _decode_image(path: Path, entry: PurePosixPath, opener: Callable[[], IO[byte
                 if image.mode.startswith(("I", "F")):
                     raise ValueError("more than 8 bits a channel, convert it first")
                 pixels = np.asarray(image.convert("L" if image.mode in ("1", "L", "LA") else "RGB"))
+    except UnidentifiedImageError:  # its own words show the stream
+        raise InitmemError(f"cannot read image {str(entry)!r} in {path}: it is damaged, or none of {', '.join(FORMATS)}") from None
     except Exception as error:  # whatever a parser of foreign files may raise
         raise InitmemError(f"cannot read image {str(entry)!r} in {path}: {error}") from error
     return pixels.reshape(*pixels.shape[:2], -1)

@@ -333,7 +333,7 @@ BROKEN = {
     "class only in train": (changed(lambda root: picture(root / "train/emu/0.png")), "'emu' in train/ but not in"),
     "class only in test": (changed(lambda root: picture(root / "test/emu/0.png")), "'emu' in test/ but not in"),
     "unprintable class": (changed(lambda root: None, classes=("cat", "d\x1b[2Jog")), r"'d\x1b[2Jog'"),
-    "not an image": (changed(lambda root: (root / "test/dog/1.png").write_bytes(b"oops")), "'test/dog/1.png'"),
+    "not an image": (changed(lambda root: (root / "test/dog/1.png").write_bytes(b"oops")), "'test/dog/1.png' in"),
     "cut image": (
         changed(lambda root: (f := picture(root / "test/dog/1.jpg", (64, 64))).write_bytes(f.read_bytes()[:900])),
         "'test/dog/1.jpg'",
@@ -351,7 +351,7 @@ BROKEN = {
     ),
     "another format in disguise": (
         changed(lambda root: Image.new("L", (8, 8)).save(root / "train/cat/0.png", format="GIF")),
-        "'train/cat/0.png'",
+        "it is damaged, or none of JPEG, PNG",
     ),
     "16 bits": (changed(lambda root: picture(root / "train/cat/1.png", mode="I;16")), "more than 8 bits"),
     "mixed sizes": (
@@ -388,6 +388,7 @@ def test_refused(tmp_path, cache, build, fragment):
         data.add("pets", path)
     message = one_sentence(error)
     assert fragment in message and path.stem in message
+    assert " object at 0x" not in message and "<_io" not in message
     assert not (cache / "data").exists()
     assert data.known_fingerprint("pets") is None
 
